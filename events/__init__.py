@@ -1,1 +1,1 @@
-"""The events that may be written, and the log: contract and storage (event)."""
+"""Event types, their stored form, and the log with its storage engines (event)."""

@@ -1,6 +1,6 @@
-"""A learning algorithm as data: loss, advantages, filter. Needs no torch. Published algorithms are
-values of `Algorithm` (daemon/config/presets.py). The defaults are GRPO with an asymmetric clip, one
-step per batch, and no replacement of uninformative rollouts."""
+"""A learning algorithm as data: loss, advantages, filter. This module does not import torch.
+Published algorithms are values of `Algorithm` (daemon/config/presets.py). The defaults are GRPO
+with an asymmetric clip, one step per batch, and no replacement of uninformative rollouts."""
 
 from typing import Annotated, Literal, Self
 
@@ -15,12 +15,13 @@ RepairForm = Literal["paper", "release"]
 
 
 class TisConfig(StrictModel):
-    """Correction for the difference between sampler and learner: w from exp(old - roll)."""
+    """Truncated importance sampling (TIS): weights for the difference between sampler and learner.
+    The weight comes from exp(old - roll), the learner's log-probability less the sampler's."""
 
     mode: Literal["none", "truncate", "mask"] = "none"
-    """`truncate` clamps the weight to [lo, hi]; `mask` drops what is outside."""
+    """`truncate` clamps the weight to [lo, hi]; `mask` drops tokens whose weight is outside."""
     level: Literal["token", "sequence", "geometric"] = "token"
-    """Ratio of each token, of the whole sequence (product), or its geometric mean."""
+    """Scope of the ratio: each token, the sequence's product, or the sequence's geometric mean."""
     lo: float = Field(default=0.0, ge=0)
     hi: float = Field(default=2.0, gt=0)
 
@@ -32,81 +33,87 @@ class TisConfig(StrictModel):
 
 
 class KlConfig(StrictModel):
-    """Penalty for leaving the reference policy."""
+    """KL penalty for the policy's distance from the reference policy."""
 
     estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
-    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; that of `k3` with the gradient of `k2`."""
+    """With x = logp - ref: `k1` is x, `k2` is x^2/2, `k3` is exp(-x) - 1 + x. `k2_st_k3` has the
+    value of `k3` and the gradient of `k2`."""
     beta: float = Field(default=0.0, ge=0)
     unbiased: bool = False
     """Whether the estimate is weighted by the ratio to the recomputed policy."""
 
 
 class LossConfig(StrictModel):
-    """Every switch of the loss."""
+    """All options of the policy loss."""
 
     level: Level = "token"
     lo: Annotated[float, Field(ge=0, le=1)] = 0.2
     hi: Annotated[float, Field(ge=0)] = 0.28
     dual: Annotated[float, Field(gt=1)] | None = None
-    """Bound of the loss of a negative advantage, in multiples of it; None: no bound."""
+    """For a negative advantage, the largest loss as a multiple of it (dual clip); None: no
+    bound."""
     log_ratio_clamp: Annotated[float, Field(gt=0)] | None = None
     """Largest |log ratio| of a token; None: unbounded."""
     tis: TisConfig = TisConfig()
     kl: KlConfig = KlConfig()
     aggregation: Aggregation = "seq-mean-token-mean"
     t_max: Annotated[int, Field(gt=0)] | None = None
-    """For `dr`: the constant length that divides sums; None: the longest row of the step."""
+    """For `dr`: the constant length by which sums are divided; None: the step's longest row."""
 
 
 class RewardScale(StrictModel):
-    """Change of a reward before it is compared with others: (R - offset) * factor."""
+    """Linear change of a reward before advantages are computed: (R - offset) * factor."""
 
     offset: float = 0.0
     factor: float = Field(default=1.0, gt=0)
 
 
 class AdvantageConfig(StrictModel):
-    """From rewards to advantages: centred, then scaled."""
+    """How rewards become advantages: they are centred, then scaled."""
 
     center: Literal["group", "loo", "batch", "none"] = "group"
-    """Less the group's mean; n/(n-1) times that (leave one out); less the batch's mean; as is."""
+    """`group` subtracts the group's mean; `loo` (leave one out) multiplies that by n/(n-1); `batch`
+    subtracts the batch's mean; `none` changes nothing."""
     scale: Literal["group", "batch", "none"] = "group"
-    """Divisor: the standard deviation of the group's rewards, or of all centred ones."""
+    """Divisor: the standard deviation of the group's rewards, or of the batch's centred rewards."""
     ddof: Literal[0, 1] = 1
     eps: float = Field(default=1e-6, ge=0)
     weight: Literal["rollout", "token"] = "rollout"
-    """Unit that counts once in the batch's mean and deviation."""
+    """Whether each rollout or each token counts once in the batch's mean and deviation."""
     reward: RewardScale = RewardScale()
 
 
 class FilterConfig(StrictModel):
-    """Groups to train on, by the unshaped verdict unless `on` names the reward. Shaped rewards
-    differ in every group, and one that always fails would teach its penalties alone."""
+    """Which groups are trained on. The unshaped verdict decides, unless `on` names the reward.
+    Shaped rewards differ in every group, so a group that always fails would teach only
+    penalties."""
 
     informative: bool = True
-    """Whether uninformative groups are dropped: all fail, all pass, or rewards do not differ."""
+    """Whether to drop groups in which all rollouts fail, all pass, or have equal rewards."""
     on: Literal["success", "reward"] = Field(
         default="success", exclude_if=lambda value: value == "success"
     )
-    """Values that must differ in a group: verdicts, or rewards graded by themselves (repairs)."""
+    """Values that must differ within a group: verdicts, or rewards (for graded rewards of
+    repairs)."""
     min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
-    """With rewards: the range of a group's rewards must exceed this."""
+    """If `on` is `reward`: the range of a group's rewards must exceed this."""
     min_advantage: Annotated[float, Field(ge=0)] | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
-    """Rollouts with an advantage up to this size leave loss and denominators; None: all stay."""
-    # Left out of what is written at its default: specs and their digests stay as they were.
+    """Rollouts with |advantage| <= this count in neither the loss nor its denominators; None: all
+    count."""
+    # A default is not written, so older specs keep their digests.
     uniform: Literal["reward", "zero"] = Field(
         default="reward", exclude_if=lambda value: value == "reward"
     )
-    """Advantages of a kept group of one verdict: by its rewards, which differ by penalties; or 0,
-    so that only the divergence from the reference is trained."""
+    """Advantages of a kept group whose rollouts all have the same verdict. `reward`: from rewards,
+    which differ by penalties. `zero`: 0, so only the KL penalty is trained."""
     most: float = Field(default=1.0, ge=0, le=1)
-    """Groups that pass more often than this are dropped."""
+    """Groups with a share of passes above this are dropped."""
     refill: int = Field(default=0, ge=0)
-    """How many more batches may be sampled in place of what was dropped."""
+    """How many more batches may be sampled to replace dropped groups."""
     fallback: Literal["skip", "original"] = "skip"
-    """Without a group after that: no update, or one on the unfiltered batch."""
+    """If no group is left after refills: `skip` the update, or update on the unfiltered batch."""
 
     @model_validator(mode="after")
     def _check_criterion(self) -> Self:
@@ -123,17 +130,18 @@ class FilterConfig(StrictModel):
 
 
 class Algorithm(StrictModel):
-    """All differences of published algorithms, but for the learning rate."""
+    """All options in which published algorithms differ, except the learning rate."""
 
     loss: LossConfig = LossConfig()
     advantage: AdvantageConfig = AdvantageConfig()
     filter: FilterConfig = FilterConfig()
     repair: RepairForm = Field(default="paper", exclude_if=lambda value: value == "paper")
-    """Form of the reward in pools that are rewarded for repairs."""
+    """Form of the repair reward, for pools that use it."""
     overlong: Literal["mask", "keep"] = "mask"
     """Whether rollouts that were cut off in the middle of a message are trained on."""
     unit: Literal["rollout", "turn"] = "rollout"
-    """Unit of a sequence: a rollout while its prompts extend each other, or each turn."""
+    """Length of a training sequence: a rollout as long as each prompt extends the last, or one
+    turn."""
     mini_batches: int = Field(default=1, ge=1)
-    """Optimizer steps per batch of rollouts and epoch."""
+    """Optimizer steps per epoch over a batch of rollouts."""
     epochs: int = Field(default=1, ge=1)

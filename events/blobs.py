@@ -34,7 +34,7 @@ class BlobStore:
         try:
             if not path.exists():
                 self._write(path, body)
-            # Also for a blob that was there: its writer may have been killed just before.
+            # An existing blob's folders too: its writer may have been killed before it synced them.
             for folder in (path.parent, self.folder, self.folder.parent):
                 sync_folder(folder)
         except OSError as error:
@@ -49,13 +49,13 @@ class BlobStore:
         if not self.folder.exists():
             private.make_folder(self.folder)
         private.tighten(self.folder)
-        # Not its parents: what is wrong with them is said as it is.
+        # Parents are not made here: their own errors are raised as they are.
         path.parent.mkdir(mode=private.FOLDER, exist_ok=True)
         replace_file(path, body, is_durable=True, is_private=True, is_shared=True)
 
     def get(self, digest: str) -> bytes:
-        """Return the bytes. Raises BlobError for missing or wrong ones, BlobUnavailable for an
-        absent folder or a disk that errs."""
+        """Return the blob's bytes. Raises BlobError if the blob is missing or has another hash,
+        BlobUnavailable if the folder is absent or the disk fails."""
         try:
             body = self._path(digest).read_bytes()
         except OSError as error:
@@ -77,7 +77,8 @@ class BlobStore:
         return body
 
     def _is_there(self) -> bool:
-        """Return whether the folder holds anything: an empty one may be waiting for its disk."""
+        """Return whether the folder holds any file; an empty folder may be one whose disk is not
+        mounted."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def holds(self, digest: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads content and arrays of an event from its record or a blob, sealed or not."""
+"""Reads an event's content and arrays from its record or its blob, and decrypts them if needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,17 +19,17 @@ from events.privacy.sealing import Key
 from events.streams import ROLLOUTS
 
 FindKey = Callable[[str], Key | None]
-"""Finds a key by id; None where it was destroyed. Raises KeyMissing where it should exist."""
+"""Finds a key by id; returns None if it was destroyed. Raises KeyMissing if it should exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An event with all that can be read of it."""
+    """An event with its content and arrays, as far as they can be read."""
 
     event: Event
     arrays: Arrays = field(default_factory=dict)
     key: Key | None = None
-    """Key that sealed the event; None where none did, or its person was erased."""
+    """Key that sealed the event; None if it is not sealed or its person was erased."""
 
     @property
     def is_unreadable(self) -> bool:
@@ -38,16 +38,16 @@ class Whole:
 
 
 class Bodies:
-    """Reads whole events."""
+    """Reads events with content and arrays."""
 
     def __init__(self, blobs: BlobStore, find: FindKey) -> None:
         self.blobs = blobs
         self._find = find
 
     def whole(self, record: Record, arrays: bool = True) -> Whole:
-        """Return the event with content and arrays; without both where it was erased. With `arrays`
-        False, a record's own arrays are not read. Raises as `decode`, and BlobError, KeyMissing,
-        KeysUnavailable."""
+        """Return the event with content and arrays, or without both if its person was erased. With
+        `arrays` False, arrays in the record itself are not read. Raises the errors of `decode`, and
+        BlobError, KeyMissing, KeysUnavailable."""
         event = decode(record)
         if event.sealed:
             return self._unseal(event, record)

@@ -47,7 +47,7 @@ def _marks_in_a_row(text: str) -> int:
 
 
 _MADE_OF_MARKS: Final = frozenset("\u0f73\u0f75\u0f81")
-"""Characters that are no marks themselves but decompose into nothing else."""
+"""Characters that are not combining marks themselves but decompose into marks only."""
 
 
 def canonical_json(value: Any) -> str:
@@ -56,12 +56,13 @@ def canonical_json(value: Any) -> str:
 
 
 def comparable_json(value: Any) -> str:
-    """Return a text that values share exactly if they mean the same (NaN too), in linear time."""
+    """Return a text that is equal for two values if and only if they mean the same. NaN is allowed.
+    Takes linear time."""
     return exact_json(_mark_types(value))
 
 
 def _mark_types(value: Any) -> Any:
-    """Return the value with strings and numbers as marked texts, so that the two never mix."""
+    """Return the value with strings as "s..." and numbers as "n...", so that "1" and 1 differ."""
     if isinstance(value, str):
         return f"s{canonical(value)}"
     if isinstance(value, dict):
@@ -69,7 +70,7 @@ def _mark_types(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_mark_types(item) for item in value]
     if isinstance(value, float):
-        # Hexadecimal: writing a number of many digits in decimals takes the square of their count.
+        # Hexadecimal, because decimal text takes time quadratic in the number of digits.
         return f"n{int(value):x}" if value.is_integer() else f"n{value!r}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"n{value:x}"
@@ -77,10 +78,12 @@ def _mark_types(value: Any) -> Any:
 
 
 def exact_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces, values untouched: for identity and for hashes."""
+    """Return JSON with sorted keys and no spaces; values stay as they are. Used to compare and to
+    hash."""
     return _ENCODER.encode(value)
 
 
 def sha256(text: str) -> str:
-    """Return the hex sha256 of the UTF-8 bytes; a lone surrogate is hashed as written."""
+    """Return the hex sha256 of the text in UTF-8, with lone surrogates encoded too
+    (`surrogatepass`)."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

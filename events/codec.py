@@ -7,9 +7,10 @@ stream `rollouts` is framed:
     arrays     zstd(u32 length | directory JSON | raw little-endian arrays)
 
 With flag BLOB the body (content and arrays) is a content-addressed blob: its sha256 (32 bytes) and
-length (u64) follow the head. A fold never opens a blob, so a missing one cannot change a
-projection. With flag SEALED the body, with the head's fields named in `PRIVATE`, is encrypted with
-the key in header `ce_keyid` (`events/privacy/sealing.py`), and `ce_person` is not written.
+length (u64) follow the head. A fold never opens a blob, so a missing blob cannot change a
+projection. With flag SEALED the body is encrypted with the key named in header `ce_keyid`
+(`events/privacy/sealing.py`). The body then includes the head's fields named in `PRIVATE`, and
+`ce_person` is not written.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """
@@ -81,7 +82,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WireEvent:
-    """An entry, and the body that must be stored as a blob first."""
+    """An entry to append, and the body (if any) that must be stored as a blob before."""
 
     entry: Entry
     blob: bytes | None = None
@@ -104,9 +105,9 @@ def encode(
     arrays: Arrays | None = None,
     owner: Key | None = None,
 ) -> WireEvent:
-    """Return an event as stored, sealed for its owner if any. Raises TooLarge where its head
-    fits no record or a section could not be read back, and ValueError for arrays with no finite
-    number."""
+    """Return an event in its stored form, encrypted with the key `owner` if given. Raises TooLarge
+    if the head exceeds a record or a section exceeds the limit of reading. Raises ValueError for
+    arrays with a number that is not finite."""
     stream = STREAMS[data.STREAM]
     framed = stream.name == "rollouts"
     blob: bytes | None = None
@@ -137,8 +138,9 @@ def encode(
 
 
 def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
-    """Return a record's event in its newest version, without `content` only its head. Raises
-    BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer version."""
+    """Return a record's event, upcast to the newest version. With `content` False, only the head is
+    read. Raises BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer
+    version."""
     envelope = from_headers(record.headers)
     return decode_value(record, envelope, registry, content)
 
@@ -148,7 +150,7 @@ def decode_value(
 ) -> Event:
     """Decode as `decode` does, for a record whose envelope was read already."""
     _check_value(record.value)
-    # Before anything is read of the value: a newer version may lay it out in another way.
+    # Check this before reading the value: a newer version may have another layout.
     registry.check(envelope.type, envelope.version)
     if record.stream == "rollouts":
         sections = _split(record.value)
@@ -161,8 +163,8 @@ def decode_value(
 
 
 def measure_sections(value: bytes) -> tuple[int, int]:
-    """Return the inflated bytes of head and content (0: not in the clear here). Raises
-    BadRecord."""
+    """Return the decompressed sizes of head and content in bytes. The content's size is 0 if it is
+    sealed, in a blob or absent. Raises BadRecord."""
     _check_value(value)
     sections = _split(value)
     content = 0 if sections.sealed or not sections.content else _read_frame_size(sections.content)
@@ -182,7 +184,7 @@ def _read_frame_size(section: bytes) -> int:
 
 
 def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
-    """Return the token arrays of a framed value; empty without any, or if in a blob."""
+    """Return the token arrays in a framed value; empty if it has none or they are in a blob."""
     section = _split(value).arrays
     return _unpack_arrays(section) if section else {}
 
@@ -193,7 +195,7 @@ def blob_of(value: bytes) -> BlobReference | None:
 
 
 def ciphertext_of(value: bytes) -> bytes:
-    """Return the encrypted body of a framed value; empty where it is in a blob or not sealed."""
+    """Return the encrypted body in a framed value; empty if it is in a blob or not sealed."""
     sections = _split(value)
     return sections.content if sections.sealed else b""
 
@@ -201,7 +203,8 @@ def ciphertext_of(value: bytes) -> bytes:
 def unseal_event(
     event: Event, sealed: bytes, key: Key
 ) -> tuple[Event, dict[str, "array.array[Any]"]]:
-    """Return a sealed event in the clear, and its arrays. Raises BadRecord for a wrong key."""
+    """Return the decrypted event and its arrays; `sealed` is its encrypted body. Raises BadRecord
+    for a wrong key."""
     content, arrays = _split_body(unseal(key, sealed, _context(event.envelope)))
     document = json.loads(_inflate(content, "content"))
     data = event.data
@@ -216,7 +219,8 @@ def unseal_event(
 
 
 def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any]"]]:
-    """Return `event` with the content of its blob, and the blob's arrays."""
+    """Return `event` with the content from `body`, the bytes of its blob, and the blob's arrays.
+    Raises BlobError for wrong bytes or a sealed event."""
     check_blob(event, body)
     if event.sealed:
         raise BlobError(f"the blob of event {event.envelope.id} is sealed; open it with its key")
@@ -226,7 +230,7 @@ def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any
 
 
 def check_blob(event: Event, body: bytes) -> None:
-    """Raise an error for bytes that are not those of the event's blob."""
+    """Raise BlobError if `body` does not have the sha256 that the event names for its blob."""
     if event.blob is None:
         raise BlobError(f"event {event.envelope.id} names no blob; its body is in its record")
     digest = sha256(body).hexdigest()
@@ -301,7 +305,7 @@ def _write_json(
     exclude: set[str] | None = None,
     exclude_defaults: bool = False,
 ) -> bytes:
-    """Return the bytes of `model_dump_json`, without a text between."""
+    """Return the bytes of `model_dump_json`, without making a str first."""
     return model.__pydantic_serializer__.to_json(
         model, include=include, exclude=exclude, exclude_defaults=exclude_defaults
     )
@@ -328,7 +332,7 @@ def _split(value: bytes) -> _Sections:
 
 
 class _Zstd(threading.local):
-    """One pair per thread: two threads in one context corrupt each other's frames."""
+    """A compressor and a decompressor per thread: shared by threads they would corrupt data."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=3).compress
@@ -366,7 +370,7 @@ def _with_content(data: EventData, section: bytes) -> EventData:
         parsed = model.model_validate_json(_inflate(section, "content"))
     except ValidationError as error:
         raise BadRecord(f"content of {data.TYPE}: {first_problem(error)}") from error
-    # model_copy validates nothing, and needs to validate nothing: the parsed model is typed.
+    # model_copy does not validate, but `parsed` is validated already.
     return data.model_copy(update={"content": parsed})
 
 
@@ -387,7 +391,7 @@ def _pack_arrays(arrays: Arrays) -> bytes:
         dtype = typecodes.get(values.typecode)
         if dtype is None:
             raise TypeError(f"array {name!r} is of type {values.typecode!r}; use 'i' or 'f'")
-        # float32 holds what Python's float does not as infinite; a sum is, where one of them is.
+        # A float too large for float32 became infinite there, and then the sum is not finite.
         if values.typecode == "f" and not math.isfinite(sum(values)):
             raise ValueError(f"array {name!r} holds what is no finite number; leave the array out")
         directory[name] = [dtype, len(raw), len(values)]

@@ -15,19 +15,20 @@ from events.log import Headers
 T = TypeVar("T")
 
 NAMESPACE: Final = UUID("5e6a7b3c-6b0e-5d0f-9a57-6b696e747375")
-"""Namespace of every derived id."""
+"""UUID namespace of every derived id."""
 
 HEADER_SOURCE: Final = "ce_source"
 HEADER_SEQUENCE: Final = "ce_sequence"
 
 
 def new_id() -> str:
-    """Return an id for a new fact from outside: UUIDv7, ordered by time."""
+    """Return an id for a new fact that no other event implies: a UUIDv7, ordered by time."""
     return str(uuid7())
 
 
 def derive_id(*parts: str) -> str:
-    """Return an id that follows from `parts`: a redo has the same id, so it is a duplicate."""
+    """Return an id computed from `parts`. A repeated step gets the same id, so its event is a
+    duplicate."""
     return str(uuid5(NAMESPACE, "\x1f".join(parts)))
 
 
@@ -39,7 +40,7 @@ class Envelope:
     type: str
     version: int
     subject: str
-    """Session, cycle or job: what the event is about; also its key."""
+    """Id of the session, cycle or job that the event is about."""
     time: datetime | None = None
     """Time of the event, aware and in UTC; None where an imported record has none."""
     cause: str | None = None
@@ -50,7 +51,8 @@ class Envelope:
     """The leader's epoch, on its decisions only."""
     person: str | None = None
     keyid: str | None = None
-    """Reserved: the key with which content and arrays are encrypted."""
+    """Id of the key with which content, arrays and private fields are encrypted; None if
+    unsealed."""
     extra: Mapping[str, bytes] = field(default_factory=dict)
     """Headers of other programs (a proxy, a later version), kept without being read."""
 
@@ -113,7 +115,7 @@ def to_headers(envelope: Envelope, content_type: str) -> Headers:
 
 
 def from_headers(headers: Headers) -> Envelope:
-    """Return the envelope of a record. Raises BadRecord that names the offending header."""
+    """Return the envelope of a record. Raises BadRecord with the name of a wrong header."""
     texts: dict[str, str] = {}
     extra: dict[str, bytes] = {}
     for name, raw in headers:
@@ -152,7 +154,8 @@ def _parse_header(name: str, value: str, parse: Callable[[str], T]) -> T:
 
 
 def _natural(text: str) -> int:
-    """Return a number that every table can hold; int() also takes signs, spaces and underscores."""
+    """Return a natural number of at most 18 digits. Unlike int(), refuse signs, spaces and
+    underscores."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ValueError("not a natural number of at most 18 digits")
     return int(text)

@@ -1,4 +1,4 @@
-"""Errors of the contract and the log. Each names the offending value and the remedy."""
+"""Errors of events and of the log. Each text names the wrong value and the remedy."""
 
 
 class KintsugiError(Exception):
@@ -6,19 +6,19 @@ class KintsugiError(Exception):
 
 
 class WrongUsage(KintsugiError):
-    """An argument of a command names nothing that it could mean."""
+    """A command was called with arguments that are wrong or do not fit the present state."""
 
 
 class BadRecord(KintsugiError):
-    """The bytes are no event of ours: the fold writes a dead letter. Every replay fails alike."""
+    """The bytes are not a valid event. The fold writes a dead letter, and so does every replay."""
 
 
 class TooLarge(BadRecord):
-    """A record above `streams.MAX_VALUE_BYTES`."""
+    """A record or section exceeds its size limit, such as `streams.MAX_VALUE_BYTES`."""
 
 
 class CheckpointFault(KintsugiError):
-    """A checkpoint cannot be used as it is configured. No environment is at fault."""
+    """A model checkpoint cannot be used as configured. The environment is not the cause."""
 
 
 class SchemaAhead(KintsugiError):
@@ -34,7 +34,7 @@ class LogUnavailable(LogError):
 
 
 class LogFull(LogError):
-    """The disk refused; the batch was not acknowledged and is not in the log."""
+    """The disk is full. The batch was not acknowledged and is not in the log."""
 
 
 class LogReadOnly(LogError):
@@ -42,19 +42,20 @@ class LogReadOnly(LogError):
 
 
 class LogTruncated(LogError):
-    """Events before the log's start are gone; skipping them silently would lose data."""
+    """A reader needs events before the log's start, and these were deleted."""
 
 
 class AheadOfLog(LogError):
-    """A stored position beyond the log's end: another log, or one that was wiped."""
+    """A stored position is beyond the log's end: it is another log, or it was wiped."""
 
 
 class LogDiverged(LogError):
-    """The log is not the one that was read so far: another one, or one restored from before."""
+    """The log is not the log that was read so far: it was replaced, or restored to an older
+    state."""
 
 
 class LogCorrupt(LogError):
-    """Stored bytes fail their checksum; never skipped, an operator decides."""
+    """Stored bytes do not match their checksum. They are never skipped; an operator decides."""
 
 
 class BlobError(KintsugiError):
@@ -62,4 +63,4 @@ class BlobError(KintsugiError):
 
 
 class BlobUnavailable(BlobError):
-    """Transient: the folder of all blobs is away, or its disk errs."""
+    """Transient: the folder of all blobs is absent, or its disk fails."""

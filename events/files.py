@@ -1,5 +1,5 @@
-"""Files that are written whole or not at all. Guarantee: a reader finds the old or the new content,
-also after a kill; with `is_durable` also after a power cut."""
+"""Writes files atomically. Guarantee: a reader finds the old or the new content, also after a kill;
+with `is_durable` also after a power cut."""
 
 import os
 from contextlib import suppress
@@ -21,8 +21,9 @@ def replace_file(
     is_private: bool = False,
     is_shared: bool = False,
 ) -> None:
-    """Replace or create a file: `is_shared` for several writing processes, `is_private` for its
-    owner alone. Raises OSError, and leaves nothing unfinished then."""
+    """Replace or create a file. Set `is_shared` if several processes may write it at once,
+    `is_private` if only its owner may read it. Raises OSError and then removes the unfinished
+    file."""
     suffix = f".{new_id()}" if is_shared else ""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}{suffix}")
     try:
@@ -33,7 +34,7 @@ def replace_file(
                 os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError:
-        # What was written would keep a full disk full.
+        # The unfinished file would keep a full disk full.
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
@@ -42,7 +43,7 @@ def replace_file(
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut. Raises OSError."""
+    """Sync a folder, so that its file names survive a power cut. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,7 @@
 """The spec of a training job, as plain data: everything that its result depends on. It is written
-when the job is requested, and every retry reads it back; JOB.json of `python -m daemon.solver` is
-one. Needs no torch. An unknown field is an error. schemas/JobSpec.v1.json freezes the schema."""
+when the job is requested, and every retry reads it back. The file JOB.json of `python -m
+daemon.solver` has this form. This module does not import torch. An unknown field is an error.
+schemas/JobSpec.v1.json freezes the schema."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 def _is_absent(value: Any) -> bool:
-    """Return whether an optional field is at its default: not written, so digests stay."""
+    """Return whether an optional field is empty. Then it is not written, so older digests stay."""
     return not value
 
 
@@ -35,11 +36,11 @@ class LoraSettings(StrictModel):
         "up_proj",
         "down_proj",
     )
-    """Last parts of the names of linear layers; each must match some."""
+    """Last parts of linear layers' names; each must match at least one layer."""
 
 
 class OptimizerSettings(StrictModel):
-    """AdamW. Defaults: for LoRA on a model below 10 M parameters."""
+    """Settings of AdamW. The defaults suit LoRA on a model below 10 M parameters."""
 
     lr: Annotated[float, Field(gt=0)] = 2e-3
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
@@ -63,39 +64,42 @@ class SftSettings(StrictModel):
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Fall of the learning rate after the warmup."""
+    """How the learning rate falls after the warmup."""
     seed: Int64 = 0
 
 
 class Limits(StrictModel):
-    """Conditions under which training stops by itself. None: never for this reason."""
+    """Limits that stop training when they are exceeded. None switches a limit off."""
 
     kl: Annotated[float, Field(gt=0)] | None = 0.3
-    """Nats per token from the reference, for `patience` steps."""
+    """Most divergence from the reference in nats per token, for `patience` steps."""
     ratio_low: Annotated[float, Field(ge=0)] | None = 0.8
-    """Smallest mean ratio, at any step."""
+    """Least mean ratio of new to old probabilities, at any step."""
     ratio_high: Annotated[float, Field(gt=1)] | None = 1.25
     entropy_factor: Annotated[float, Field(gt=1)] | None = 3.0
-    """Entropy above this multiple of the first step's, or below its reciprocal, for `patience`."""
+    """Most entropy as a multiple of the first step's; least is its reciprocal; for `patience`
+    steps."""
     malformed_factor: Annotated[float, Field(ge=1)] | None = 2.0
-    """Share of rollouts with malformed calls above this multiple of the first step's, ..."""
+    """Most rollouts with malformed calls: their share at the first step times this, ..."""
     malformed_margin: Annotated[float, Field(ge=0)] = 0.02
-    """... plus this, for `patience` steps: one step's share is too small a sample."""
+    """... plus this; for `patience` steps, because one step is too small a sample."""
     patience: Annotated[int, Field(ge=1)] = 3
 
 
 RewardKind = Literal["verdict", "repair", "both", "skill"]
-"""Reward of a pool's rollouts: `verdict`, that on the whole episode, less penalties for conduct;
-`repair`, how the first message repairs the call that went wrong: the task has a lesson, and the
-episode ends with that message and its calls; `both`, the larger of the verdict and half of the
-repair, over the whole episode; `skill`, a skill that successes have and failures lack."""
+"""Reward of a pool's rollouts. `verdict`: the verdict on the whole episode, less penalties for
+conduct. `repair`: how well the first message repairs the wrong call of the task's lesson; the
+episode ends after that message and its calls. `both`: the larger of the verdict and half of the
+repair reward, over the whole episode. `skill`: whether the rollout shows a skill that successes
+have and failures lack."""
 
 
 CHOOSER: Final = "router"
-"""Stored name of a job's lesson: training of the chooser of a version with members."""
+"""Value of `JobSpec.teaches` for a job that trains a panel's router."""
 
 USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
-"""Fields of an EndpointUser about its requests; the others decide who plays."""
+"""Fields of an EndpointUser that concern its requests only. The other fields identify the
+player."""
 
 
 class EndpointUser(StrictModel):
@@ -105,16 +109,16 @@ class EndpointUser(StrictModel):
     """Ends in `/v1`."""
     model: str
     temperature: Annotated[float, Field(ge=0)] | None = None
-    """None: the endpoint's own."""
+    """Sampling temperature; None: the endpoint's default."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Per line; None: the endpoint's own."""
+    """Most tokens of a line; None: the endpoint's default."""
     candidates: Annotated[int, Field(ge=1)] = 1
-    """Drawn lines to choose from."""
+    """Number of sampled lines from which one is chosen."""
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for one line."""
     api_key_variable: str | None = None
     budget: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_absent)
-    """Most tokens of a job or a trial, by a high estimate; None: no limit."""
+    """Most tokens in a job or a trial, counted by an upper estimate; None: no limit."""
 
     @property
     def simulator(self) -> str:
@@ -130,7 +134,7 @@ class AdapterUser(StrictModel):
     """Folder, relative to the home or absolute."""
     sha256: Sha256
     temperature: Annotated[float, Field(ge=0)] = 1.0
-    """Temperature of drawn lines; the first line of a message is the most likely one."""
+    """Temperature of sampled candidates. The first candidate of a message is decoded greedily."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
     candidates: Annotated[int, Field(ge=1)] = 1
 
@@ -152,50 +156,56 @@ class TaskPool(StrictModel):
     """Tasks that groups are drawn from."""
 
     name: Name
-    """Name of its groups' figures: a pattern, or `replay`."""
+    """Name in the metrics of its groups: a failure pattern, or `replay`."""
     share: Annotated[float, Field(gt=0)] = 1.0
-    """Weight among the pools; the rest of the tasks may be of any kind."""
+    """Weight of the pool among all pools."""
     tasks: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """Ids of tasks, drawn in shuffled order, all before any again."""
+    """Ids of tasks, drawn in shuffled order; none repeats before all were drawn."""
     replay: bool = False
-    """Whether it keeps what the policy can do: its share is fixed, without probe or gap."""
+    """Whether it serves to keep abilities that the policy has. Its share is fixed, and it is
+    neither probed nor reported as a competence gap."""
     references: tuple[Id, ...] = ()
-    """Tasks that a warm start shows as the environment's oracle plays them; none is drawn."""
+    """Tasks for the warm start, which trains on the oracle's rollouts of them. They are not
+    drawn."""
     successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
-    """Recorded rollouts on such tasks that passed; a warm start shows them as they were played."""
+    """Recorded rollouts that passed such tasks; the warm start trains on them as they were
+    played."""
     environment: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, exclude_if=_is_absent
     )
-    """Name or file path of the environment of its tasks; None: the job's."""
+    """Name or file path of the tasks' environment; None: the job's environment."""
     user: ModelUser | None = Field(default=None, exclude_if=_is_absent)
-    """Player of the user; None: the environment's own, which is scripted."""
+    """Model that plays the user; None: the environment's scripted user."""
     reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
     skill: Name | None = Field(default=None, exclude_if=_is_absent)
-    """Skill that the tasks need, for a job that teaches a router; None: none."""
+    """Skill that the tasks need, for a job that trains a router; None: no skill is needed."""
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
-        """Return the tasks that it draws and those that it shows."""
+        """Return all tasks of the pool: those to draw, then those for the warm start."""
         return (*self.tasks, *self.references)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether it has the job's environment, its scripted user and its verdict alone."""
+        """Return whether the pool has the job's environment, a scripted user and the reward
+        `verdict`."""
         return self.has_verdict_reward and self.user is None
 
     @property
     def has_verdict_reward(self) -> bool:
-        """Return whether the job's environment and its verdict alone reward it, for any user."""
+        """Return whether the pool has the job's environment and the reward `verdict`, with any
+        user."""
         return self.environment is None and self.reward == "verdict"
 
     @property
     def rewards_repairs(self) -> bool:
-        """Return whether repairs count; then each of its tasks must have a lesson."""
+        """Return whether the reward includes repairs. Then each task must have a lesson."""
         return self.reward in ("repair", "both")
 
     @property
     def repair_count(self) -> int:
-        """Return the number of tasks that are drawn or shown for their repairs."""
+        """Return the number of tasks (drawn or for the warm start) whose reward includes
+        repairs."""
         return len(self.tasks) + len(self.references) if self.rewards_repairs else 0
 
 
@@ -206,17 +216,18 @@ class InProcessSource(StrictModel):
     slots: Annotated[int, Field(ge=1)] = 64
     """Concurrent episodes."""
     length: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of one conversation; None: the model's context."""
+    """Most tokens of one conversation; None: the model's context length."""
 
 
 class EndpointSource(StrictModel):
-    """Rollouts come from an OpenAI-compatible server that loads adapters, at a capped rate."""
+    """Rollouts come from an OpenAI-compatible server that can load adapters. The rate is
+    limited."""
 
     kind: Literal["endpoint"]
     url: str
     """Ends in `/v1`."""
     model: str
-    """Name of the base there; it answers until the first update."""
+    """Name of the base model on that server; the base answers until the first update."""
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Concurrent episodes."""
     max_requests_per_second: Annotated[float, Field(gt=0)] | None = None
@@ -224,11 +235,12 @@ class EndpointSource(StrictModel):
     """Seconds for one answer."""
     api_key_variable: str | None = None
     adapters: str | None = None
-    """Folder for policy versions, where the server can read it; None: `versions` in the job's."""
+    """Folder for adapters that the server reads too; None: `versions` in the job's folder."""
 
 
 class VllmSource(StrictModel):
-    """Rollouts come from a vLLM that the job starts over its checkpoint, and that ends with it."""
+    """Rollouts come from a vLLM server that the job starts on its checkpoint and stops at its
+    end."""
 
     kind: Literal["vllm"]
     python: str | None = None
@@ -241,21 +253,21 @@ class VllmSource(StrictModel):
 
 
 class Sampler(StrictModel):
-    """How rollouts are made."""
+    """Settings for sampling the rollouts of a job."""
 
     groups: Annotated[int, Field(ge=1)] = 8
     """Tasks per batch."""
     size: Annotated[int, Field(ge=2)] = 8
-    """Rollouts per task: one alone has nothing to be compared with."""
+    """Rollouts per task (group size). At least 2, because rollouts of a task are compared."""
     rollouts: Annotated[int, Field(ge=1)] = 3072
-    """Budget of the job, with refills and reference trajectories."""
+    """Most rollouts of the job, including refills and reference trajectories."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     max_tokens: Annotated[int, Field(ge=1)] = 512
     """Most tokens per turn; a longer turn is cut off."""
     adaptive: bool = True
-    """Whether a pool's share (replay aside) falls with success: share × (1 − EMA of pass rates)."""
+    """Whether shares of pools except replay fall with success: share × (1 − EMA of pass rates)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay of that average, per group."""
+    """Decay of that moving average per group."""
     environments: Literal["mixed", "apart"] = Field(
         default="mixed", exclude_if=lambda value: value == "mixed"
     )
@@ -266,32 +278,34 @@ class Sampler(StrictModel):
 
 
 class Probe(StrictModel):
-    """Tells by a pool's first groups whether it can be learnt from. They are also trained on."""
+    """A test by the first groups of a pool whether training on it can help. They are trained on,
+    too."""
 
     groups: Annotated[int, Field(ge=1)] = 8
-    """Groups of each pool but replay."""
+    """Number of first groups of each pool except replay."""
     below: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Share of groups with both verdicts below which reinforcement learning alone does not help."""
+    """Least share of groups with passes and failures. Below it the pool needs a warm start."""
 
 
 class WarmStart(StrictModel):
     """Supervised training on the oracle's successes and the agent's own recorded ones."""
 
     mode: Literal["auto", "always"] = "auto"
-    """`auto`: for the pools under `probe.below`, once; `always`: for all, before anything else."""
+    """`auto`: once, for pools below `probe.below`; `always`: for all pools, before anything
+    else."""
     siblings: tuple[Id, ...] = ()
-    """Tasks similar to those of the pools with the opposite answer, shown beside them."""
+    """Tasks similar to those of the pools but with the opposite answer; also trained on."""
     successes: Sha256 | None = Field(default=None, exclude_if=_is_absent)
     """Hash of the file with the tokens of the pools' successes (daemon/jobs/own_successes.py)."""
     sft: SftSettings = SftSettings()
 
 
 class KnownPattern(StrictModel):
-    """A failure pattern after a round of the history, where a job's own rounds go on
-    (consumers/diagnosis/priority.py)."""
+    """A failure pattern's state after a round of the training history. A job's own rounds start
+    from it (consumers/diagnosis/priority.py)."""
 
     pattern: Name
-    """`category|pivot`."""
+    """The pattern's name, `category|pivot`."""
     recurrence: Annotated[float, Field(ge=0)]
     streak: Annotated[int, Field(ge=0)]
     absent: Annotated[int, Field(ge=0)]
@@ -306,36 +320,36 @@ class KnownPattern(StrictModel):
 
 
 class JobRounds(StrictModel):
-    """The inner loop: after each part of the budget but the last, its rollouts are diagnosed, tasks
-    are written for what they show, and the pools' shares move."""
+    """Rounds within a job. After each part of the budget except the last, the part's rollouts are
+    diagnosed. New tasks are written for their failures, and the pools' shares change."""
 
     count: Annotated[int, Field(ge=2)]
-    """Equal parts of the budget. The job closes one round less."""
+    """Number of equal parts of the budget. The job closes `count` - 1 rounds."""
     cycle: Id
-    """The cycle of the job, named by its written tasks."""
+    """Cycle of the job; the tasks that it writes name this cycle."""
     alias: Name
     history: Annotated[int, Field(ge=0)]
     """Round of the training history that holds `patterns`."""
     tasks: Annotated[int, Field(ge=1)]
     """Most tasks per round."""
     explore: Annotated[float, Field(ge=0, le=1)]
-    """Share of them that are fresh tasks; the others are failed ones in other words."""
+    """Share of these tasks that are new; the others are failed tasks with another wording."""
     replay: Annotated[float, Field(ge=0, lt=1)]
-    """Share of the groups on written tasks that the job passes by then, where no pool has them."""
+    """Share of groups for written tasks that the job passes by then and that no pool has."""
     patterns: tuple[KnownPattern, ...] = ()
     known: tuple[Id, ...] = ()
-    """Written tasks of the agent outside of the pools; they are not written again."""
+    """The agent's existing tasks outside the pools; they are not written again."""
     aims: tuple[Name, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Patterns of written tasks, for a job of a skill; empty: all that rounds find."""
+    """Patterns to write tasks for, in a job for a skill; empty: all patterns that rounds find."""
 
 
 class RouterOption(StrictModel):
-    """A choice of a router."""
+    """An option from which a panel's router chooses."""
 
     skill: Name | None = None
-    """None: no skill of the panel is needed, and the base answers."""
+    """Skill of the option; None: no skill of the panel is needed, and the base answers."""
     label: Annotated[str, Field(min_length=1, max_length=8)]
-    """Text whose score is that of the option."""
+    """Text whose score as the next token is the option's score."""
     token: Count
     """The one token of `label` in the base's tokenizer."""
     description: Text
@@ -349,14 +363,14 @@ class PanelRouter(StrictModel):
     form: Literal["labels", "head"] = Field(
         default="labels", exclude_if=lambda value: value == "labels"
     )
-    """Form of the prompt. `labels`: a list of options, in two orders; `head`: the session's own,
-    under an adapter of the model's head, whose rows add to the logits of the labels."""
+    """Form of the prompt. `labels`: a list of the options, in two orders. `head`: the session's own
+    prompt, with an adapter on the model's output head that adds to the labels' logits."""
     adapter: Name | None = None
     """An adapter that was trained to choose; None: the base itself."""
     options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
     calibration: tuple[tuple[float, ...], ...] = ()
-    """Per order of the labels, the scores after an empty conversation, in nats, subtracted from a
-    session's. Empty: nothing is subtracted."""
+    """For each order of the labels, the options' scores in nats after an empty conversation. They
+    are subtracted from a session's scores. Empty: nothing is subtracted."""
 
     @property
     def orders(self) -> int:
@@ -401,35 +415,38 @@ class JobSpec(StrictModel):
     parent: str | None = None
     """Directory of the adapter to start from; None: a fresh one."""
     environment: str = Field(min_length=1)
-    """Name, or path of a file that defines it."""
+    """Name of the environment, or path of the file that defines it."""
     benchmarks: str | None = None
     """Folder of real tasks, for environments that have some."""
     teaches: Literal["agent", "user", "router"] = Field(
         default="agent", exclude_if=lambda value: value == "agent"
     )
-    """Trained part of a conversation."""
+    """Part in a conversation that the job trains."""
     router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
     """Options and prompt of a router's job."""
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """File of recorded dialogues for a user's job; None: the oracle's alone."""
+    """Hash of the file of recorded dialogues for a job that trains a user; None: only the
+    oracle's."""
     dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
-    """Accepted dialogues at the request of a user's job, used or not. None: unknown."""
+    """Number of accepted dialogues when a user's job was requested, used or not; None: unknown."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Manners of speaking of a user's job, in turn. Empty: the tasks' own words."""
+    """Styles of speech for a job that trains a user, used in turn. Empty: the tasks' own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Kinds of task that a cheater wins and the settings allow; they change no result."""
+    """Kinds of task that an agent can win by cheating and that the settings allow all the same.
+    This field changes no result."""
     seed: Int64 = 0
-    """Seed of everything drawn: tasks, tokens, first weights."""
+    """Seed of all random choices: tasks, tokens, first weights."""
     sampler: Sampler = Sampler()
     probe: Probe = Probe()
     warm_start: WarmStart | None = None
     grpo: bool = True
-    """False: the warm start alone."""
+    """Whether reinforcement learning runs; False: only the warm start."""
     rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
-    """None: one round with unchanged pools."""
+    """Rounds within the job; None: the pools never change."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Rollouts after which the adapter is saved as `checkpoints/N` too: the last step within N."""
+    """Numbers N of rollouts. The adapter after the last step within N is also saved as
+    `checkpoints/N`."""
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()
@@ -441,13 +458,14 @@ class JobSpec(StrictModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of the processor; None: the process's. An adapter's sha256 repeats for a number."""
+    """Processor threads; None: the process's default. An adapter's sha256 repeats only for the same
+    number."""
     tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
-    """Destination of the figures as LIBRARY:PROJECT; changes no result."""
+    """Tracker that gets the metrics, as LIBRARY:PROJECT; it changes no result."""
 
     @property
     def target_pools(self) -> tuple[TaskPool, ...]:
-        """Return the pools that are no replay."""
+        """Return the pools except replay pools."""
         return tuple(pool for pool in self.pools if not pool.replay)
 
     @property
@@ -458,7 +476,7 @@ class JobSpec(StrictModel):
 
     @property
     def batch(self) -> int:
-        """Return the rollouts of one batch."""
+        """Return the number of rollouts in a batch."""
         return self.sampler.groups * self.sampler.size
 
     @property

@@ -1,1 +1,1 @@
-"""Archives of a log: export, verification, restore, and reading them as a log (event)."""
+"""Archives of a log: export, verification, restore, and read access as a log (event)."""

@@ -4,8 +4,9 @@
     FOLDER/segments/*.segment  records of one partition, exactly as they were (segments.py)
     FOLDER/blobs/ab/<sha256>   the bodies that they name
 
-Guarantee: a missing, altered or exchanged segment is named before any of it is returned. Not
-covered: an archive exchanged for an older one of the same log; only the `head` of an export tells.
+Guarantee: a missing, altered or exchanged segment raises an error with its name before its records
+are returned. Not covered: an older archive of the same log in place of this one. Only the `head`
+that an export printed shows that.
 """
 
 import bisect
@@ -31,10 +32,10 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 
 _HELD: Final = 1 + sum(stream.partitions for stream in STREAMS.values())
-"""Segments in memory: one per partition, since a round has all partitions read in turn."""
+"""Most segments in memory: one per partition, because readers alternate between partitions."""
 
 _Number = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""An offset, a partition or a size; the offset after it is a number that SQLite holds, too."""
+"""An offset, a partition or a size. The limit leaves room for offset + 1 in SQLite's integers."""
 
 Cut = dict[tuple[str, int], int]
 
@@ -51,13 +52,13 @@ class Segment:
     """Offset of its first record."""
     last: _Number
     count: Annotated[_Number, Field(ge=1)]
-    """Fewer than the offsets between, where the log had holes."""
+    """Number of records; less than the range of offsets where the log had holes."""
     size: _Number
     """Bytes before compression."""
     sha256: Sha256
     file: str
     previous: Sha256
-    """Hash of the previous entry; in the first entry, that of the manifest's general fields."""
+    """Hash of the previous entry; in the first entry, the hash of the manifest's general fields."""
 
     @property
     def hash(self) -> str:
@@ -70,14 +71,14 @@ class Manifest:
     """The content of an archive."""
 
     source: str | None
-    """The log's own id; None for one that holds events of several: a broker's, or a copy of it."""
+    """The log's id; None for a log with events of several sources: a broker's, or a copy of it."""
     starts: dict[str, list[int]]
     """Stream -> per partition, the first offset."""
     segments: tuple[Segment, ...]
 
     @property
     def head(self) -> str:
-        """Return the hash of the last entry: it stands for the whole archive."""
+        """Return the hash of the last entry, which depends on the whole archive."""
         return self.segments[-1].hash if self.segments else self.root
 
     @property
@@ -105,14 +106,15 @@ class RestoreResult:
 
 
 def ends(log: EventLog) -> Cut:
-    """Return where a log ends now. Rounds before this end name no rollouts after it."""
-    # The decisions first: what they name was appended before them.
+    """Return the current end of each partition. Rounds before these ends name no later rollout."""
+    # Read `learning` first: rollouts that decisions name were appended before them.
     at = {stream.name: log.end(stream.name) for stream in (LEARNING, ROLLOUTS)}
     return {(stream, p): offset for stream in STREAMS for p, offset in enumerate(at[stream])}
 
 
 def check_dense(archive: "Archive") -> None:
-    """Raise LogError for an archive with a hole (a foreign transaction or a compaction)."""
+    """Raise LogError if offsets are missing within the archive (another program's transaction, or a
+    compaction)."""
     following = {
         (stream, p): offset
         for stream, offsets in archive.manifest.starts.items()
@@ -169,7 +171,8 @@ class Archive(ReadOnlyLog):
         return self._of[stream, partition]
 
     def records(self, segment: Segment) -> list[Record]:
-        """Return a segment's records. Raises LogCorrupt, with its name, where it was altered."""
+        """Return a segment's records. Raises LogCorrupt with the segment's name if it was
+        altered."""
         if segment.file not in self._held:
             self._held[segment.file] = self._load(segment)
             if len(self._held) > _HELD:
@@ -180,7 +183,7 @@ class Archive(ReadOnlyLog):
     def _load(self, segment: Segment) -> list[Record]:
         path = self.folder / "segments" / segment.file
         try:
-            # What does not compress gets a little longer.
+            # Data that does not compress gets a little longer.
             if path.stat().st_size > 2 * segments.MAX_BYTES:
                 raise LogCorrupt(
                     f"segment {path} is larger than any that is exported; restore it from another "

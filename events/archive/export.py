@@ -35,7 +35,7 @@ class ExportResult:
     segments: int
     blobs: int
     head: str
-    """Hash of the archive's last entry; kept elsewhere, it tells this archive from any other."""
+    """Hash of the archive's last entry. Keep it elsewhere to recognise this archive later."""
 
 
 def export(
@@ -47,9 +47,9 @@ def export(
     end: Cut | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> ExportResult:
-    """Write what lies before `end` (default: the log's end) into `folder`: a new archive from
-    `start` on, or what an archive lacks. Raises LogError where the archive is of another log or
-    starts too late."""
+    """Write the records before `end` (default: the log's end) into `folder`. A new archive begins
+    at `start`; an existing archive gets the records that it lacks. Raises LogError if the archive
+    is of another log or starts too late."""
     until = ends(log) if end is None else end
     manifest = _open_manifest(log, folder, start)
     private.make_folder(folder)
@@ -117,7 +117,7 @@ def _portions(
             records.append(record)
             frames.append(segments.frame_record(record))
             size += len(frames[-1])
-            # At round offsets, so that segments of two archives of one log are the same ones.
+            # Close at multiples of `RECORDS`, so two archives of one log have the same segments.
             if (record.offset + 1) % segments.RECORDS == 0 or size >= segments.BYTES:
                 yield records, frames
                 records, frames, size = [], [], 0
@@ -126,7 +126,7 @@ def _portions(
 
 
 def copy_blobs(records: Sequence[Record], blobs: BlobStore, kept: BlobStore) -> int:
-    """Copy the bodies that records name; return how many were missing."""
+    """Copy the blobs that records name, if `kept` lacks them. Return the number of copies."""
     copied = 0
     for record in records:
         if record.stream != ROLLOUTS.name:
@@ -134,7 +134,7 @@ def copy_blobs(records: Sequence[Record], blobs: BlobStore, kept: BlobStore) -> 
         try:
             reference = blob_of(record.value)
         except BadRecord:
-            continue  # a dead letter: its bytes are kept as they are, and name nothing
+            continue  # not readable (a dead letter): the record is kept, and no blob is known
         if reference is not None and not kept.holds(reference.sha256):
             kept.put(blobs.get(reference.sha256))
             copied += 1
@@ -147,7 +147,7 @@ def _write(
     stream, partition = records[0].stream, records[0].partition
     first, last = records[0].offset, records[-1].offset
     packed = segments.pack_segment(stream, partition, frames)
-    # Named by what it holds: two exports at once into one folder never write different bytes there.
+    # The hash in the name prevents concurrent exports from writing different bytes to one file.
     file = f"{stream}-{partition}-{first:012}-{last:012}-{packed.sha256[:8]}.segment"
     _put(folder / "segments" / file, packed.stored)
     return Segment(

@@ -2,8 +2,9 @@
 sequences and bytes.
 
 Guarantees: every segment is checked before it is sent; every record is acknowledged at its old
-offset, or the restore stops and names it. A second run compares what the topics hold and writes
-nothing twice. Not covered: an archive without the beginning, for a new topic begins at 0.
+offset, or the restore stops and names it. A second run compares the topics' records with the
+archive and writes none twice. Not covered: an archive that lacks the log's beginning, because a new
+topic begins at 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from events.log import Record, read_all
 from events.streams import STREAMS
 
 _ACKNOWLEDGED_SECONDS: Final = 130.0
-"""The producer gives a record up by itself before that."""
+"""Seconds to wait for an acknowledgement. The producer gives up earlier by itself."""
 
 
 def restore(
@@ -28,8 +29,8 @@ def restore(
     blobs: BlobStore,
     advance: Callable[[int], None] = lambda _: None,
 ) -> RestoreResult:
-    """Restore every record, after its blobs; the counts include what was there. Raises LogCorrupt,
-    BlobError, LogUnavailable, and LogError for topics that hold anything else."""
+    """Restore all blobs, then all records. The result also counts records that were there before.
+    Raises LogCorrupt, BlobError, LogUnavailable, and LogError for topics with other records."""
     check_dense(archive)
     _check_begins(archive)
     copied = sum(
@@ -64,7 +65,8 @@ def _check_begins(archive: Archive) -> None:
 
 
 def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: Sender) -> None:
-    """Complete a segment in its topic, which ended at `end` before the restore."""
+    """Send the records of a segment that its topic lacks. `end` is the topic's end before the
+    restore. Raises LogError if the topic holds other records."""
     records = archive.records(segment)
     at = (segment.stream, segment.partition)
     held = max(0, min(end, segment.last + 1) - segment.first)

@@ -21,9 +21,9 @@ from events.sqlite.log import columns_of
 def restore(
     archive: Archive, path: Path, blobs: BlobStore, advance: Callable[[int], None] = lambda _: None
 ) -> RestoreResult:
-    """Restore every record in one transaction, after its blobs, at `path`, where nothing may be.
-    Raises LogCorrupt, BlobError, and LogError for records that no embedded log holds; then there is
-    no log."""
+    """Restore all blobs, then all records in one transaction, into a new file at `path`. Raises
+    LogCorrupt, BlobError, and LogError for an existing file or records that an embedded log cannot
+    hold. After an error there is no file."""
     check_dense(archive)
     source = archive.manifest.source
     count = copied = 0
@@ -52,7 +52,8 @@ def restore(
 
 
 def _prepare_record(record: Record, source: str | None, archive: Archive) -> Record:
-    """Return the record as the file of the log `source` stores it; None: a log of copies."""
+    """Return the record as the file of log `source` stores it (None: a log of copies). Raises
+    LogError if the record is of another source."""
     if source is None:
         return replace(record, headers=imported.add_origin(record))
     if (record.source, record.sequence) != (source, record.offset):

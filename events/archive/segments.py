@@ -23,18 +23,19 @@ RECORDS: Final = 10_000
 """Most records of one segment."""
 
 BYTES: Final = 8 << 20
-"""Uncompressed bytes at which a segment is closed: a few segments are held in memory at once."""
+"""Uncompressed bytes at which a segment is closed. It is small because readers hold several in
+memory."""
 
 _FRAME: Final = struct.Struct("<QqQIIII")
 
 MAX_BYTES: Final = BYTES + (16 << 20)
-"""Largest segment, in uncompressed bytes: it is closed after the record that exceeds `BYTES`."""
+"""Largest segment in uncompressed bytes, because the record that exceeds `BYTES` is the last."""
 
 _MOST_WINDOW: Final = 1 << 25
-"""Bytes that a frame may look back: as much as a whole segment."""
+"""Largest zstd window in bytes: as much as a whole segment."""
 
 _PIECE: Final = 256
-"""Bytes that are inflated at a time where no size is announced: each 4 may become 128 KiB."""
+"""Compressed bytes per step where a frame announces no size: 4 bytes may become 128 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SegmentBytes:
 
 
 def frame_record(record: Record) -> bytes:
-    """Return one record as it stands in a segment."""
+    """Return one record in the layout of a segment."""
     source, key = record.source.encode(), record.key.encode()
     headers = pack_headers(record.headers)
     lengths = (len(source), len(key), len(headers), len(record.value))
@@ -64,7 +65,7 @@ def digest(record: Record) -> str:
 def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> SegmentBytes:
     """Return a segment of framed records."""
     content = b"".join((_title(stream, partition), *frames))
-    # Its length is in the frame, so that reading knows beforehand how much comes.
+    # The frame holds the content's length, so a reader knows the size in advance.
     stored = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content)
     return SegmentBytes(stored, len(content), sha256(content).hexdigest())
 
@@ -72,7 +73,7 @@ def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> Segmen
 def unpack_segment(
     stream: str, partition: int, stored: bytes, expected: str, name: str
 ) -> list[Record]:
-    """Return a segment's records. Raises LogCorrupt, with its name, where its hash differs."""
+    """Return a segment's records. Raises LogCorrupt with `name` if the hash is not `expected`."""
     try:
         content = _inflate(stored)
     except zstandard.ZstdError as error:
@@ -94,11 +95,12 @@ def unpack_segment(
 
 
 def _inflate(stored: bytes) -> bytes:
-    """Return the only frame's content, or a beginning beyond the limit. Raises ZstdError."""
+    """Return the content of the only frame. Stops soon after `MAX_BYTES` bytes. Raises
+    ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
-    # A frame may announce what it likes, or nothing: no memory is set aside by what it says.
+    # An announced size may be wrong or absent, so it does not decide how much memory is used.
     inflater = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
     pieces: list[bytes] = []
     at = length = 0

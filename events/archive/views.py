@@ -1,6 +1,6 @@
 """Read-only views of a log: a part of it, and an archive that a log continues. Not covered: clocks
-that were set back. A partition's order is that of its offsets, and the cut at a moment is found by
-bisection, as if times only grew."""
+that were set back. Records are in the order of offsets, and the cut at a time is found by
+bisection, which assumes that times never decrease."""
 
 import heapq
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class ArchiveWithLog(ReadOnlyLog):
             self._archive.start(stream)[partition], self._archive.end(stream)[partition],
         )  # fmt: skip
         if start == end == 0:
-            return  # nothing was recorded here: the archive is all there is
+            return  # the log has no record here: only the archive has
         if kept_to < start:
             raise LogTruncated(
                 f"{stream}/{partition} starts at offset {start}, and {self._archive.folder} ends "
@@ -96,12 +96,12 @@ class ArchiveWithLog(ReadOnlyLog):
 
 
 def starts(log: EventLog) -> Cut:
-    """Return where a log starts."""
+    """Return the first offset of each partition of a log."""
     return {(stream, p): at for stream in STREAMS for p, at in enumerate(log.start(stream))}
 
 
 def cut_at(log: EventLog, recorded_ms: int) -> Cut:
-    """Return where the log ended when it held everything up to a moment, and nothing later."""
+    """Return for each partition the offset after the last record up to `recorded_ms`."""
     until = ends(log)
     return {
         at: _first_after(log, at, first, until[at], recorded_ms)

@@ -1,1 +1,1 @@
-"""JSON texts: how much they hold, and how large ones are written."""
+"""JSON texts: checks, counts of values, and the writing of large documents."""

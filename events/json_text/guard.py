@@ -16,10 +16,11 @@ from events.errors import KintsugiError
 from events.json_text.size import find_excess
 
 MAX_DEPTH: Final = 100
-"""Most levels of a value, leaves included. Pydantic reads back 200, and an event takes a few."""
+"""Most levels of nesting, leaves included. Pydantic reads at most 200, and an event adds a few."""
 
 _LISTS: Final = (list, tuple)
-"""Types of lists: a tuple, because each use of `list | tuple` makes a new object."""
+"""List types for isinstance. A tuple is faster than `list | tuple`, which makes an object per
+use."""
 
 _LARGEST_INTEGER: Final = int(sys.float_info.max)
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
@@ -31,9 +32,9 @@ class UnstorableJson(KintsugiError, ValueError):
 
 
 def parse_arguments(raw: Any) -> dict[str, Any] | str:
-    """Return the arguments of a call (JSON text or parsed) as an object, else as the caller's text,
-    with U+FFFD for each half of a surrogate pair. Null and blank text, also within JSON, are an
-    empty object: callers write them for a tool without arguments."""
+    """Return a call's arguments as an object, or as the caller's text if they are none. `raw` is
+    JSON text or parsed. U+FFFD replaces each half of a surrogate pair. Null and blank text, also as
+    a JSON value, become an empty object: callers write them for a tool without arguments."""
     if _is_blank(raw):
         return {}
     try:
@@ -140,8 +141,7 @@ def _write(value: Any) -> str:
     try:
         return exact_json(value)
     except (RecursionError, ValueError) as error:
-        # Neither the levels nor the digits of such a value can be written: a text that says so is
-        # the evidence that remains of it.
+        # The value has too many levels or digits to be written, so the text only tells the error.
         return f"(arguments that cannot be written as text: {error})"
 
 

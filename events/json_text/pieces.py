@@ -1,13 +1,13 @@
-"""Encodes a large JSON document piece by piece. An encoder holds the interpreter until it ends;
-here other threads get their turn between items and fields, and within a long text. Guarantee: the
-text is that of `encode(document)`, for documents whose keys are texts. Pure."""
+"""Encodes a large JSON document piece by piece. One call of an encoder blocks all other threads.
+Here other threads can run between items and fields, and within a long text. Guarantee: the text is
+that of `encode(document)`, for documents whose keys are texts. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 _FEW: Final = 64
-"""Items of a list, or keys of an object, that are encoded each by itself: they may be large."""
+"""A list or object with at most this many items has each item encoded separately: it may be large."""
 _AT_ONCE: Final = 1_000
 _CHARACTERS: Final = 1 << 20
 """Characters of a text that are encoded at once."""

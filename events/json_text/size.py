@@ -1,9 +1,10 @@
 """Counts the values of a JSON text on its bytes before it is parsed: a few megabytes can hold
-millions of values, each costing far more than its bytes. A cheap count takes marks inside of texts
-for values; only above the limit an exact one tells them apart.
+millions of values, each costing far more than its bytes. A cheap count also counts commas and
+brackets inside of strings. If it exceeds the limit, an exact count follows.
 
-Guarantee: the count is that of `json.loads`, duplicate keys included; for invalid JSON it is at
-least what a parser makes before it fails. Time and memory are linear, and other threads run. Pure.
+Guarantee: the exact count equals the number of values that `json.loads` makes, duplicate keys
+included. For invalid JSON it is at least the number that a parser makes before it fails. Time and
+memory are linear, and other threads run. Pure.
 """
 
 import json
@@ -14,10 +15,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class JsonSize:
-    """How much a JSON text holds."""
+    """Numbers of values, containers and keys in a JSON text."""
 
     values: int
-    """Objects, lists, texts, numbers, true, false and null; a key is none."""
+    """Number of objects, lists, strings, numbers, true, false and null. Keys do not count."""
     containers: int
     keys: int
     """Keys of objects, each as often as it is written."""
@@ -36,9 +37,9 @@ _NO_MARKS: Final = bytes(set(range(256)) - set(b",:[{"))
 
 
 def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
-    """Return in words what JSON texts have in all more of than `most`; None within the limits."""
+    """Return the limit that the JSON texts together exceed, in words; None if they exceed none."""
     if sum(map(len, texts)) < min(most.values, most.containers, most.keys):
-        return None  # whatever is counted takes a byte
+        return None  # each counted thing takes at least a byte
     bodies = [
         text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts
     ]
@@ -46,7 +47,8 @@ def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
 
 
 def _is_within(bodies: Iterable[bytes], most: JsonSize) -> bool:
-    """Return whether all is within the limits even if marks inside of texts count."""
+    """Return whether the texts are within the limits, even if commas and brackets in strings
+    count."""
     values = containers = keys = 0
     for body in bodies:
         values += 1
@@ -71,7 +73,7 @@ def _scan(bodies: Iterable[bytes], most: JsonSize) -> str | None:
             containers += opened
             keys += piece.count(b":", 1)
             values += piece.count(b",", 1) + opened - piece.count(b"[]") - piece.count(b"{}")
-            # What was opened last may turn out to be empty.
+            # The list or object opened last may be empty.
             if values - piece.endswith((b"[", b"{")) > most.values:
                 return f"more than {most.values:,} values"
             if containers > most.containers:
@@ -88,15 +90,15 @@ def _to_utf8(body: bytes) -> bytes:
     try:
         return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return b""  # a parser sees that first, and makes nothing of it
+        return b""  # a parser fails there first, before it makes any value
 
 
 def _read_structure(body: bytes) -> Iterator[bytes]:
-    """Yield the bytes outside of texts without white space, with a quote for each text. Each piece
-    begins with the last byte of the one before it."""
+    """Yield the bytes outside of strings, without white space and with one quote for each string.
+    Each piece begins with the last byte of the previous piece."""
     inside, last = False, b" "
     for piece in _cut(body):
-        # In pairs from the left, as a parser reads them; then no quote that is left is escaped.
+        # Remove escape pairs from the left, as a parser reads them: no remaining quote is escaped.
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b'"'.join(parts[inside::2]).translate(None, _SPACE)
         inside ^= len(parts) % 2 == 0
