@@ -50,8 +50,7 @@ class LossConfig(StrictModel):
     lo: Annotated[float, Field(ge=0, le=1)] = 0.2
     hi: Annotated[float, Field(ge=0)] = 0.28
     dual: Annotated[float, Field(gt=1)] | None = None
-    """For a negative advantage, the largest loss as a multiple of it (dual clip); None: no
-    bound."""
+    """Dual clip: largest loss of a negative advantage, as a multiple of it; None: no bound."""
     log_ratio_clamp: Annotated[float, Field(gt=0)] | None = None
     """Largest |log ratio| of a token; None: unbounded."""
     tis: TisConfig = TisConfig()
@@ -84,8 +83,8 @@ class AdvantageConfig(StrictModel):
 
 
 class FilterConfig(StrictModel):
-    """Which groups are trained on. The unshaped verdict decides, unless `on` names the reward.
-    Shaped rewards differ in every group, so a group that always fails would teach only
+    """Which groups are trained on. The unshaped verdict decides, unless `on` names the reward:
+    shaped rewards differ in every group, and a group that always fails would teach only
     penalties."""
 
     informative: bool = True
@@ -93,15 +92,13 @@ class FilterConfig(StrictModel):
     on: Literal["success", "reward"] = Field(
         default="success", exclude_if=lambda value: value == "success"
     )
-    """Values that must differ within a group: verdicts, or rewards (for graded rewards of
-    repairs)."""
+    """Values that must differ in a group: verdicts, or rewards (for graded repair rewards)."""
     min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
     """If `on` is `reward`: the range of a group's rewards must exceed this."""
     min_advantage: Annotated[float, Field(ge=0)] | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
-    """Rollouts with |advantage| <= this count in neither the loss nor its denominators; None: all
-    count."""
+    """Rollouts with |advantage| <= this are left out of loss and denominators; None: all count."""
     # A default is not written, so older specs keep their digests.
     uniform: Literal["reward", "zero"] = Field(
         default="reward", exclude_if=lambda value: value == "reward"
@@ -140,8 +137,7 @@ class Algorithm(StrictModel):
     overlong: Literal["mask", "keep"] = "mask"
     """Whether rollouts that were cut off in the middle of a message are trained on."""
     unit: Literal["rollout", "turn"] = "rollout"
-    """Length of a training sequence: a rollout as long as each prompt extends the last, or one
-    turn."""
+    """A training sequence: a rollout while each prompt extends the last one, or one turn."""
     mini_batches: int = Field(default=1, ge=1)
     """Optimizer steps per epoch over a batch of rollouts."""
     epochs: int = Field(default=1, ge=1)

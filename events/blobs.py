@@ -77,8 +77,7 @@ class BlobStore:
         return body
 
     def _is_there(self) -> bool:
-        """Return whether the folder holds any file; an empty folder may be one whose disk is not
-        mounted."""
+        """Return whether the folder is not empty; an empty one may lack its mounted disk."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def holds(self, digest: str) -> bool:

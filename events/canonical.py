@@ -56,8 +56,7 @@ def canonical_json(value: Any) -> str:
 
 
 def comparable_json(value: Any) -> str:
-    """Return a text that is equal for two values if and only if they mean the same. NaN is allowed.
-    Takes linear time."""
+    """Return a text, in linear time, that is equal for two values exactly if they mean the same."""
     return exact_json(_mark_types(value))
 
 
@@ -78,12 +77,10 @@ def _mark_types(value: Any) -> Any:
 
 
 def exact_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces; values stay as they are. Used to compare and to
-    hash."""
+    """Return JSON to compare or to hash: sorted keys, no spaces, unchanged values."""
     return _ENCODER.encode(value)
 
 
 def sha256(text: str) -> str:
-    """Return the hex sha256 of the text in UTF-8, with lone surrogates encoded too
-    (`surrogatepass`)."""
+    """Return the hex sha256 of the text in UTF-8; lone surrogates are encoded, too."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -138,9 +138,8 @@ def encode(
 
 
 def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
-    """Return a record's event, upcast to the newest version. With `content` False, only the head is
-    read. Raises BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer
-    version."""
+    """Return a record's event, upcast to the newest version; with `content` False, only its head.
+    Raises BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer version."""
     envelope = from_headers(record.headers)
     return decode_value(record, envelope, registry, content)
 
@@ -203,8 +202,7 @@ def ciphertext_of(value: bytes) -> bytes:
 def unseal_event(
     event: Event, sealed: bytes, key: Key
 ) -> tuple[Event, dict[str, "array.array[Any]"]]:
-    """Return the decrypted event and its arrays; `sealed` is its encrypted body. Raises BadRecord
-    for a wrong key."""
+    """Decrypt an event with its body `sealed`; return it and its arrays. Raises BadRecord."""
     content, arrays = _split_body(unseal(key, sealed, _context(event.envelope)))
     document = json.loads(_inflate(content, "content"))
     data = event.data

@@ -27,8 +27,7 @@ def new_id() -> str:
 
 
 def derive_id(*parts: str) -> str:
-    """Return an id computed from `parts`. A repeated step gets the same id, so its event is a
-    duplicate."""
+    """Return an id computed from `parts`, so a repeated step makes a duplicate event."""
     return str(uuid5(NAMESPACE, "\x1f".join(parts)))
 
 
@@ -51,8 +50,7 @@ class Envelope:
     """The leader's epoch, on its decisions only."""
     person: str | None = None
     keyid: str | None = None
-    """Id of the key with which content, arrays and private fields are encrypted; None if
-    unsealed."""
+    """Id of the key that encrypts content, arrays and private fields; None if not sealed."""
     extra: Mapping[str, bytes] = field(default_factory=dict)
     """Headers of other programs (a proxy, a later version), kept without being read."""
 
@@ -154,8 +152,7 @@ def _parse_header(name: str, value: str, parse: Callable[[str], T]) -> T:
 
 
 def _natural(text: str) -> int:
-    """Return a natural number of at most 18 digits. Unlike int(), refuse signs, spaces and
-    underscores."""
+    """Return a number of at most 18 digits; unlike int(), refuse signs, spaces and `_`."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ValueError("not a natural number of at most 18 digits")
     return int(text)

@@ -50,8 +50,7 @@ class AheadOfLog(LogError):
 
 
 class LogDiverged(LogError):
-    """The log is not the log that was read so far: it was replaced, or restored to an older
-    state."""
+    """The log is not the one read so far: it was replaced, or restored to an older state."""
 
 
 class LogCorrupt(LogError):

@@ -22,8 +22,7 @@ def replace_file(
     is_shared: bool = False,
 ) -> None:
     """Replace or create a file. Set `is_shared` if several processes may write it at once,
-    `is_private` if only its owner may read it. Raises OSError and then removes the unfinished
-    file."""
+    `is_private` if only its owner may read it. Raises OSError and leaves no unfinished file."""
     suffix = f".{new_id()}" if is_shared else ""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}{suffix}")
     try:

@@ -77,7 +77,7 @@ class Limits(StrictModel):
     """Least mean ratio of new to old probabilities, at any step."""
     ratio_high: Annotated[float, Field(gt=1)] | None = 1.25
     entropy_factor: Annotated[float, Field(gt=1)] | None = 3.0
-    """Most entropy as a multiple of the first step's; least is its reciprocal; for `patience`
+    """Most entropy (as a multiple of the first step's) and, inverted, least, for `patience`
     steps."""
     malformed_factor: Annotated[float, Field(ge=1)] | None = 2.0
     """Most rollouts with malformed calls: their share at the first step times this, ..."""
@@ -98,8 +98,7 @@ CHOOSER: Final = "router"
 """Value of `JobSpec.teaches` for a job that trains a panel's router."""
 
 USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
-"""Fields of an EndpointUser that concern its requests only. The other fields identify the
-player."""
+"""Fields of an EndpointUser that only concern its requests. The others identify the player."""
 
 
 class EndpointUser(StrictModel):
@@ -165,11 +164,9 @@ class TaskPool(StrictModel):
     """Whether it serves to keep abilities that the policy has. Its share is fixed, and it is
     neither probed nor reported as a competence gap."""
     references: tuple[Id, ...] = ()
-    """Tasks for the warm start, which trains on the oracle's rollouts of them. They are not
-    drawn."""
+    """Tasks whose oracle rollouts the warm start trains on. They are not drawn."""
     successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
-    """Recorded rollouts that passed such tasks; the warm start trains on them as they were
-    played."""
+    """Recorded rollouts that passed such tasks; the warm start trains on them unchanged."""
     environment: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, exclude_if=_is_absent
     )
@@ -187,14 +184,12 @@ class TaskPool(StrictModel):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the pool has the job's environment, a scripted user and the reward
-        `verdict`."""
+        """Return whether it has the job's environment, a scripted user and reward `verdict`."""
         return self.has_verdict_reward and self.user is None
 
     @property
     def has_verdict_reward(self) -> bool:
-        """Return whether the pool has the job's environment and the reward `verdict`, with any
-        user."""
+        """Return whether it has the job's environment and reward `verdict`, with any user."""
         return self.environment is None and self.reward == "verdict"
 
     @property
@@ -204,8 +199,7 @@ class TaskPool(StrictModel):
 
     @property
     def repair_count(self) -> int:
-        """Return the number of tasks (drawn or for the warm start) whose reward includes
-        repairs."""
+        """Return the number of tasks, those for the warm start too, that reward repairs."""
         return len(self.tasks) + len(self.references) if self.rewards_repairs else 0
 
 
@@ -220,8 +214,7 @@ class InProcessSource(StrictModel):
 
 
 class EndpointSource(StrictModel):
-    """Rollouts come from an OpenAI-compatible server that can load adapters. The rate is
-    limited."""
+    """Rollouts come from an OpenAI-compatible server that loads adapters, at a limited rate."""
 
     kind: Literal["endpoint"]
     url: str
@@ -239,8 +232,7 @@ class EndpointSource(StrictModel):
 
 
 class VllmSource(StrictModel):
-    """Rollouts come from a vLLM server that the job starts on its checkpoint and stops at its
-    end."""
+    """Rollouts come from a vLLM server that the job starts on its checkpoint and stops."""
 
     kind: Literal["vllm"]
     python: str | None = None
@@ -278,8 +270,8 @@ class Sampler(StrictModel):
 
 
 class Probe(StrictModel):
-    """A test by the first groups of a pool whether training on it can help. They are trained on,
-    too."""
+    """A test of a pool's first groups, which tells whether training can help. They are trained
+    on."""
 
     groups: Annotated[int, Field(ge=1)] = 8
     """Number of first groups of each pool except replay."""
@@ -291,8 +283,7 @@ class WarmStart(StrictModel):
     """Supervised training on the oracle's successes and the agent's own recorded ones."""
 
     mode: Literal["auto", "always"] = "auto"
-    """`auto`: once, for pools below `probe.below`; `always`: for all pools, before anything
-    else."""
+    """`auto`: once, for pools under `probe.below`; `always`: for all pools, before other steps."""
     siblings: tuple[Id, ...] = ()
     """Tasks similar to those of the pools but with the opposite answer; also trained on."""
     successes: Sha256 | None = Field(default=None, exclude_if=_is_absent)
@@ -335,7 +326,7 @@ class JobRounds(StrictModel):
     explore: Annotated[float, Field(ge=0, le=1)]
     """Share of these tasks that are new; the others are failed tasks with another wording."""
     replay: Annotated[float, Field(ge=0, lt=1)]
-    """Share of groups for written tasks that the job passes by then and that no pool has."""
+    """Share, in groups for written tasks, of a new replay pool of passed tasks, if none exists."""
     patterns: tuple[KnownPattern, ...] = ()
     known: tuple[Id, ...] = ()
     """The agent's existing tasks outside the pools; they are not written again."""
@@ -425,8 +416,7 @@ class JobSpec(StrictModel):
     router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
     """Options and prompt of a router's job."""
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """Hash of the file of recorded dialogues for a job that trains a user; None: only the
-    oracle's."""
+    """Hash of the recorded dialogues' file in a job that trains a user; None: the oracle's only."""
     dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
     """Number of accepted dialogues when a user's job was requested, used or not; None: unknown."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
@@ -445,8 +435,7 @@ class JobSpec(StrictModel):
     rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
     """Rounds within the job; None: the pools never change."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Numbers N of rollouts. The adapter after the last step within N is also saved as
-    `checkpoints/N`."""
+    """Rollout counts N. The adapter of the last step within N is saved as `checkpoints/N`."""
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()
@@ -458,7 +447,7 @@ class JobSpec(StrictModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None
-    """Processor threads; None: the process's default. An adapter's sha256 repeats only for the same
+    """CPU threads; None: the process's default. A repeatable adapter sha256 needs a fixed
     number."""
     tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
     """Tracker that gets the metrics, as LIBRARY:PROJECT; it changes no result."""

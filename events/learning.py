@@ -1,6 +1,6 @@
-"""Decisions of the daemon: the events of the stream `learning`, one total order. Adapters and
-routes follow (serving.py), and plans and faults of the data engine (synthesis/). All are plain JSON
-without sections, so that `kcat` and `psql` can read them."""
+"""Decisions of the daemon: the events of the stream `learning`, one total order. Events of adapters
+and routes are in serving.py, those of plans and faults in synthesis/. All are plain JSON without
+sections, so that `kcat` and `psql` can read them."""
 
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -12,19 +12,19 @@ from events.position import Position
 from events.rollouts import Count, EventData, Id, Name, Reason, Task
 
 CONTROL_KEY = "control"
-"""One key for the whole stream: its order is the point."""
+"""The key of every event, so the whole stream is in one partition and has one order."""
 
 OPERATOR: Final = "operator"
-"""Stands for the pattern of a task that an operator added for none."""
+"""Value of `pattern` for a task that an operator added for no pattern."""
 
 BRANCH: Final = "skill"
-"""Stored name of a branch of a cycle, after the skill that it trains (TRACE)."""
+"""Field that stores the branch of a cycle: the skill that the branch trains (TRACE)."""
 
 VERSION: Final = "panel"
-"""Name of a version with members in tables and commands, as in TRACE."""
+"""Word in tables and commands for a version with members."""
 
 MOST_SKILLS: Final = 10
-"""Most candidates of one discovery (TRACE, section 3.1)."""
+"""Most candidate skills of one discovery (TRACE, section 3.1)."""
 MOST_EXAMPLES: Final = 8
 
 Text = Annotated[str, Field(max_length=4096)]
@@ -41,9 +41,9 @@ Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
     "novelty", "contamination", "lesson", "synthesis", "trajectory",
 ]  # fmt: skip
-"""Checks of a written task, cheapest first: V1 to V10 of docs/proposing.md; `lesson` only of a task
-with one. By plans: `synthesis`, the writer gave a task; `trajectory`, no rollout shows a fault of
-it."""
+"""Checks of a written task, cheapest first: V1 to V10 of docs/proposing.md, then `lesson` for a
+task with a lesson. For plans: `synthesis`, whether the writer gave a task; `trajectory`, whether no
+rollout shows a fault of the task."""
 
 JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
 
@@ -51,8 +51,8 @@ CycleOutcome = Literal[
     "promoted", "rejected", "rolled_back", "inconclusive", "nothing_learnable", "failed",
     "cancelled",
 ]  # fmt: skip
-"""`rejected` by the gate, `rolled_back` by live traffic; `inconclusive`: its canary showed nothing
-in its time; `nothing_learnable`: no failure, no task that passed, or no adapter from them."""
+"""`rejected`: by the gate. `rolled_back`: by live traffic. `inconclusive`: the canary showed
+nothing in its time. `nothing_learnable`: no failure, no written task that passed, or no adapter."""
 
 
 RepairOutcome = Literal["repaired", "state_right", "exhausted", "skipped"]
@@ -60,17 +60,17 @@ RepairOutcome = Literal["repaired", "state_right", "exhausted", "skipped"]
 `exhausted`: no change within the bounds; `skipped`: the rollout could not be replayed."""
 
 Operation = Literal["drop", "arguments", "tool", "insert"]
-"""A call is left out, gets other arguments, becomes a call of another tool, or is added."""
+"""Change of a call in a repair: leave it out, change its arguments or its tool, or add a call."""
 
 Category = Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")]
 """Category of failure (docs/patterns.md)."""
 
 PivotTool = Annotated[str, Field(min_length=1, max_length=100)]
-"""Tool of a gold action, or `*`; short, for it becomes part of a key."""
+"""Tool of a gold action, or `*` for none. It is short because it becomes part of a key."""
 
 
 class Decision(EventData):
-    """Base of everything on `learning`."""
+    """Base class of all events of the stream `learning`."""
 
     STREAM: ClassVar[str] = "learning"
 
@@ -79,8 +79,8 @@ class Decision(EventData):
 
 
 class LeaderClaimed(Decision):
-    """A process leads. The first claim of the epoch after the current one wins; decisions of other
-    epochs do not count."""
+    """A process claims to lead. The first claim of the epoch after the current one wins. Decisions
+    of other epochs do not count."""
 
     TYPE: ClassVar[str] = "LeaderClaimed"
 
@@ -107,13 +107,13 @@ class CycleStarted(Decision):
     position: Position
     """Rollouts that the decision had read."""
     slot: str | None = None
-    """Slot of a cron trigger, RFC 3339; missed ones collapse to the last."""
+    """Scheduled time of a cron trigger, RFC 3339. Of several missed times, only the last counts."""
     acted: Id | None = None
-    """Event that asked, for an operator trigger."""
+    """Id of the event that requested the cycle, for an operator trigger."""
 
 
 class PatternsDiagnosed(Decision):
-    """Closes a round of the training history: only here do priorities move."""
+    """A round of the training history is closed. Priorities change with this event only."""
 
     TYPE: ClassVar[str] = "PatternsDiagnosed"
 
@@ -123,25 +123,25 @@ class PatternsDiagnosed(Decision):
     cycle: Id | None = None
     """Cycle that asked; None for an import or a person."""
     kinds: dict[Name, tuple[Id, ...]] = Field(default={}, exclude_if=lambda kinds: not kinds)
-    """Agent -> kinds of task that its environment writes. Its own traffic on other tasks does not
-    count. For an agent without an entry all rollouts count."""
+    """Agent -> kinds of task that its environment writes. The agent's traffic on other tasks does
+    not count. For an agent without an entry, all rollouts count."""
 
 
 class PatternFinding(StrictModel):
-    """A recurring weakness by an analyzer, after a check."""
+    """A recurring weakness that an analyzer (a model) reported and a check confirmed."""
 
     pattern: Name
     """`category|pivot`."""
     category: Name
     description: Text
     frequency: Count
-    """Deduplicated failures among its examples; the analyzer's own count is not taken."""
+    """Number of deduplicated failures among its examples; the analyzer's own count is ignored."""
     examples: tuple[Id, ...]
     root_cause: Text
 
 
 class ModeChoice(StrictModel):
-    """Tasks of a quota for one mode, and the reason."""
+    """Number of a quota's tasks in one mode, and the reason."""
 
     mode: Mode
     tasks: Annotated[int, Field(ge=1)]
@@ -150,12 +150,12 @@ class ModeChoice(StrictModel):
 
 
 class ClientPart(StrictModel):
-    """Number of tasks of a quota that follow failures of one key."""
+    """Number of a quota's tasks that follow failures of one client key."""
 
     client: Name | None
     tasks: Count
     examples: tuple[Id, ...]
-    """Examples of the quota: failures of this key."""
+    """The quota's examples that are failures of this key."""
 
 
 class Quota(StrictModel):
@@ -169,20 +169,20 @@ class Quota(StrictModel):
     root_cause: Text = ""
     examples: tuple[Id, ...] = ()
     modes: tuple[ModeChoice, ...] = Field(default=(), exclude_if=lambda modes: not modes)
-    """Modes for a part of the tasks; the others are inherited and explored."""
+    """Modes for a part of the tasks; the others use `inherit` and `explore`."""
     clients: tuple[ClientPart, ...] = Field(default=(), exclude_if=lambda parts: not parts)
-    """Parts of the quota by key. Empty: all failures that could be followed are of one key."""
+    """Parts of the quota by client key. Empty: all usable failures are of one key."""
 
 
 class Mastered(StrictModel):
-    """A kind of task that the agent masters: its failures there are hardly followed."""
+    """A kind of task that the agent masters, so few tasks follow its failures there."""
 
     task: Name
     pass_rate: Share
 
 
 class BadTries(StrictModel):
-    """Failed tries of the last cycle for one pattern and mode, half of them or more."""
+    """A pattern and mode in which at least half of the last cycle's tries at a task failed."""
 
     pattern: Name
     mode: Mode
@@ -193,41 +193,41 @@ class BadTries(StrictModel):
 
 
 class Directive(StrictModel):
-    """Subject of the tasks to write; daemon/controller/directive.py words it."""
+    """The Controller's order for the tasks to write; daemon/controller/directive.py renders it."""
 
     quotas: tuple[Quota, ...]
     mastered: tuple[Mastered, ...] = ()
     improving: tuple[Name, ...] = ()
     known: tuple[str, ...] = ()
-    """Historical: signatures of the buffer's tasks; now always empty."""
+    """Signatures of the buffer's tasks in older events; now always empty."""
     bad_tries: tuple[BadTries, ...] = ()
 
 
 class JobRound(StrictModel):
-    """A round that a job closed over its own rollouts, within its budget."""
+    """A round that a training job closed over its own rollouts."""
 
     job: Id
     number: Annotated[int, Field(ge=1)]
 
 
 class DirectiveWritten(Decision):
-    """The Controller's decision what the cycle's tasks shall stress."""
+    """The Controller decided which failure patterns the cycle's tasks follow."""
 
     TYPE: ClassVar[str] = "DirectiveWritten"
 
     cycle: Id
     round: Count
-    """Round of the training history that it read."""
+    """Round of the training history that the Controller read."""
     directive: Directive
     findings: tuple[PatternFinding, ...] = ()
-    """Findings of the analyzer; empty if none is configured or it failed."""
+    """Findings of the analyzer; empty if no analyzer is configured or it failed."""
     summary: Text = ""
     analyzer: str | None = None
-    """Model of the analyzer; None: the deterministic detectors alone."""
+    """Model of the analyzer; None: only the deterministic detectors ran."""
     trouble: Reason = ""
     """Why the analyzer's answer was not used."""
     job_round: JobRound | None = None
-    """Round of a job; `round` is then the one from which the job started."""
+    """Round of a job, if a job closed it. `round` is then the round from which the job started."""
 
 
 class Verified(StrictModel):
@@ -235,7 +235,7 @@ class Verified(StrictModel):
 
     check: Check
     note: Reason = ""
-    """Judge or number: `scripted oracle`, `3 of 8`."""
+    """Who judged or a count: `scripted oracle`, `3 of 8`."""
 
 
 class SealedDefinition(StrictModel):
@@ -243,9 +243,9 @@ class SealedDefinition(StrictModel):
 
     keyid: Name
     body: str
-    """The definition without its id, sealed with that key, as base64."""
+    """The definition without its id, encrypted with key `keyid`, as base64."""
     operator: Name | None = None
-    """Operator of its lesson, and what follows; None without a lesson."""
+    """Error operator that made the lesson. Without a lesson this and the next fields are None."""
     source: Id | None = None
     rollout: Id | None = None
 
@@ -274,16 +274,16 @@ class TaskProposed(Decision):
     verified: tuple[Verified, ...] = ()
     """Passed checks, in order."""
     text_by: str | None = None
-    """Model that wrote the request; None for the environment's templates."""
+    """Model or operator that wrote the request; None for the environment's templates."""
     job_round: JobRound | None = None
-    """Round of the job that wrote it; None for an earlier task."""
+    """Job round in which the task was written; None for a task from outside a job."""
     definition: dict[str, Any] | None = None
-    """Definition without the id, for a task whose id is its content, ENVIRONMENT/=SHA256. None for
-    generated (the id makes it) and sealed tasks."""
+    """Definition without the id, for a task whose id is ENVIRONMENT/=SHA256 of the content. None
+    for sealed tasks and for generated ones, whose id determines the definition."""
     sealed: SealedDefinition | None = None
-    """Definition of a task made of a person's session."""
+    """Encrypted definition of a task made from a person's session."""
     plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Plan of the task; None for one that follows a failed task."""
+    """Plan that the task follows; None for a task without a plan."""
 
 
 class TaskRejected(Decision):
@@ -323,7 +323,7 @@ class TaskRetired(Decision):
 
 
 class JobParent(StrictModel):
-    """A rejected candidate from which a job trains on, in place of the incumbent."""
+    """A rejected candidate from which a job starts instead of the incumbent."""
 
     adapter: Name
     reason: Reason
@@ -336,7 +336,7 @@ class JobRequested(Decision):
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derive_id("job", cycle); with a skill (..., skill); of a router ("router job", cycle)."""
+    """derive_id("job", cycle[, skill]), or derive_id("router job", cycle) for a router."""
     cycle: Id | None = None
     """None for an operator's job."""
     alias: Name
@@ -345,21 +345,21 @@ class JobRequested(Decision):
     """Most frequent capability of its training tasks."""
     spec: JobSpec
     minutes: Annotated[float, Field(gt=0)]
-    """Minutes until it is stopped."""
+    """Most minutes; the job is stopped after them."""
     parent: JobParent | None = None
-    """None: it starts from the incumbent, or from the base."""
+    """Candidate from which the job starts; None: the incumbent or the base."""
     skill: Name | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Skill of the adapter; None where the cycle trains one for everything."""
+    """Skill that the adapter is for; None if the cycle trains one adapter for everything."""
 
     @property
     def branch_columns(self) -> dict[str, str | None]:
-        """Return the columns that tell it from its cycle's other jobs; None in the only one."""
+        """Return the columns that distinguish this job from other jobs of its cycle."""
         teaches = None if self.spec.teaches == "agent" else self.spec.teaches
         return {"skill": self.skill, "teaches": teaches}
 
     @property
     def branch(self) -> str | None:
-        """Return the name of its branch; None for the whole cycle."""
+        """Return the branch of the cycle that the job trains; None for the whole cycle."""
         return self.skill
 
     def for_branch(self, branch: str | None) -> Self:
@@ -372,12 +372,12 @@ class PoolShare(StrictModel):
 
     pool: Name
     share: Share
-    """Share of the job's groups."""
+    """Share of the job's groups after the round."""
     before: Share
-    """Share before; 0 for a new pool."""
+    """Share before the round; 0 for a new pool."""
     tasks: Count
     attempts: Count
-    """Last rollouts of its tasks in the job, 16 per task at most."""
+    """Number of counted rollouts of its tasks in the job: the last ones, at most 16 per task."""
     passes: Count
 
 
@@ -391,15 +391,15 @@ class PoolsShifted(Decision):
     rollouts: Count
     """Rollouts of the round: those of one part of the job's budget."""
     failures: Count
-    """Deduplicated ones among them."""
+    """Deduplicated failures among these rollouts."""
     unread: Count = 0
-    """Rollouts whose tokens do not give the conversation back; their failures do not count."""
+    """Rollouts whose tokens do not decode to their conversation; their failures do not count."""
     pools: tuple[PoolShare, ...]
     """Empty pools are included, with a share of 0."""
 
 
 class JobEnded(Decision):
-    """A training run is over. Only the first event counts."""
+    """A training run is over. Only the first event of a job counts."""
 
     TYPE: ClassVar[str] = "JobEnded"
 
@@ -412,7 +412,7 @@ class JobEnded(Decision):
     steps: Count = 0
     rollouts: Count = 0
     seconds: NonNegative = 0.0
-    """Seconds of its process, all attempts together."""
+    """Run time of the job's process in seconds, summed over all attempts."""
     attempts: Count = 1
 
 
@@ -427,41 +427,41 @@ class CycleEnded(Decision):
 
 
 class RepairEdit(StrictModel):
-    """A change of the agent's calls. It quotes no value, because rollouts may be sealed."""
+    """A change of the agent's calls. It has no argument values, as rollouts may be sealed."""
 
     operation: Operation
     turn: Count | None = None
-    """Message of the call; None for an insertion. So is the next."""
+    """Index of the call's message; None for an insertion."""
     call: Count | None = None
-    """Index among the agent's calls."""
+    """Index of the call among the agent's calls; None for an insertion."""
     tool: Annotated[str, Field(max_length=128)]
     """Tool of the call, or of the inserted call."""
     expected: Annotated[str, Field(max_length=128)] | None = None
-    """Tool of the gold write that is made; None for a drop."""
+    """Tool of the gold write call that the change performs; None for a drop."""
     gold: Count | None = None
-    """Index of that write among the task's gold actions."""
+    """Index of that gold call among the task's gold actions."""
     arguments: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
     """Names of the arguments that differ, where the tool stays."""
 
 
 class RepairSearched(Decision):
-    """Result of the search for the smallest change of calls that mends a failed rollout; what it
-    proves supersedes the label of the rules."""
+    """Result of a search for the smallest change of calls that repairs a failed rollout. A proven
+    category replaces the category of the rules."""
 
     TYPE: ClassVar[str] = "RepairSearched"
 
     rollout: Id
     rules: Name
-    """Version of the search and of the reading of its result."""
+    """Version of the search rules and of their interpretation."""
     outcome: RepairOutcome
     edits: tuple[RepairEdit, ...] = ()
-    """The repair: drops, other arguments, other tools, insertions; of each the earliest first."""
+    """Changes in order: drops, arguments, tools, insertions; of each the earliest first."""
     replays: Count = 0
     category: Category | None = None
-    """Proven category; None where the rules' label stays."""
+    """Proven category; None if the category of the rules stays."""
     pivot: PivotTool | None = None
     reason: Reason = ""
-    """Bound that ended the search, or why the rollout could not be replayed."""
+    """Limit that ended the search, or why the rollout could not be replayed."""
 
 
 class PersonErased(Decision):
@@ -471,13 +471,13 @@ class PersonErased(Decision):
 
     keyid: Name
     events: Count = 0
-    """Events sealed with it so far, in the log that was searched."""
+    """Number of events sealed with the key, in the log that was searched."""
     rollouts: Count = 0
-    """Rollouts among them."""
+    """Number of rollouts among these events."""
 
 
 class SkillLabels(StrictModel):
-    """Labels of a skill in one labelling; rollouts to which it does not apply are in none."""
+    """Counts of one labelling: rollouts that show or lack the skill. Others count in neither."""
 
     failures: Count
     lacking_failures: Count
@@ -496,24 +496,24 @@ class SkillLabels(StrictModel):
 
 
 class SkillContrast(StrictModel):
-    """A candidate for a skill, and its labels in every labelling."""
+    """A candidate skill, and its labels in every labelling."""
 
     skill: Name
     description: Text
     patterns: tuple[Name, ...]
-    """Patterns that it unites, `category|pivot`; none where no rule applies."""
+    """Failure patterns that the skill unites, `category|pivot`; empty if no rule applies."""
     failures: Count
-    """Failures to which it applies, before the draw: eight labellings of ten agree."""
+    """Failures to which the skill applies by at least eight of ten labellings, before the draw."""
     successes: Count
-    """Successes, in the same way."""
+    """Successes to which the skill applies, by the same rule."""
     labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
     examples: Annotated[tuple[Id, ...], Field(max_length=MOST_EXAMPLES)]
     within: tuple[Name, ...] = ()
-    """Larger candidates, the largest first: most failures that lack this one also lack them."""
+    """Larger candidates, largest first: most failures that lack this skill also lack them."""
 
 
 class SkillsContrasted(Decision):
-    """An agent's failures and successes were compared: its candidates for skills from now on."""
+    """An agent's failures and successes were compared. The result replaces its candidate skills."""
 
     TYPE: ClassVar[str] = "SkillsContrasted"
 
@@ -522,19 +522,19 @@ class SkillsContrasted(Decision):
     since: Count
     """First round of the history that was read."""
     round: Count
-    """Last round."""
+    """Last round of the history that was read."""
     failures: Count
-    """Deduplicated failures among them."""
+    """Number of deduplicated failures in these rounds."""
     successes: Count
-    """Deduplicated successes."""
+    """Number of deduplicated successes in these rounds."""
     skills: Annotated[tuple[SkillContrast, ...], Field(max_length=MOST_SKILLS)]
     cycle: Id | None = None
     labeller: Name | None = Field(default=None, exclude_if=lambda value: value is None)
     """Model that named candidates and labelled rollouts; None for rules."""
     left_out: Count = Field(default=0, exclude_if=lambda value: not value)
-    """Representative rollouts that it could not be shown; they do not count."""
+    """Representative rollouts that could not be shown to the model; they do not count."""
     refused: Count = Field(default=0, exclude_if=lambda value: not value)
-    """Labellings without a usable answer; they choose no skill."""
+    """Labellings in which the model gave no usable answer; they choose no skill."""
 
     @model_validator(mode="after")
     def _name_each_once(self) -> Self:

@@ -113,8 +113,7 @@ def ends(log: EventLog) -> Cut:
 
 
 def check_dense(archive: "Archive") -> None:
-    """Raise LogError if offsets are missing within the archive (another program's transaction, or a
-    compaction)."""
+    """Raise LogError if the archive lacks offsets (from a foreign transaction or a compaction)."""
     following = {
         (stream, p): offset
         for stream, offsets in archive.manifest.starts.items()
@@ -171,8 +170,7 @@ class Archive(ReadOnlyLog):
         return self._of[stream, partition]
 
     def records(self, segment: Segment) -> list[Record]:
-        """Return a segment's records. Raises LogCorrupt with the segment's name if it was
-        altered."""
+        """Return a segment's records. Raises LogCorrupt with its name if it was altered."""
         if segment.file not in self._held:
             self._held[segment.file] = self._load(segment)
             if len(self._held) > _HELD:

@@ -23,8 +23,7 @@ RECORDS: Final = 10_000
 """Most records of one segment."""
 
 BYTES: Final = 8 << 20
-"""Uncompressed bytes at which a segment is closed. It is small because readers hold several in
-memory."""
+"""Uncompressed bytes at which a segment is closed; small, because readers hold several at once."""
 
 _FRAME: Final = struct.Struct("<QqQIIII")
 
@@ -95,8 +94,7 @@ def unpack_segment(
 
 
 def _inflate(stored: bytes) -> bytes:
-    """Return the content of the only frame. Stops soon after `MAX_BYTES` bytes. Raises
-    ZstdError."""
+    """Return the only frame's content, of which at most about `MAX_BYTES`. Raises ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)

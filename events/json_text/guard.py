@@ -19,8 +19,7 @@ MAX_DEPTH: Final = 100
 """Most levels of nesting, leaves included. Pydantic reads at most 200, and an event adds a few."""
 
 _LISTS: Final = (list, tuple)
-"""List types for isinstance. A tuple is faster than `list | tuple`, which makes an object per
-use."""
+"""List types for isinstance. A tuple, because each `list | tuple` makes a new object."""
 
 _LARGEST_INTEGER: Final = int(sys.float_info.max)
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")

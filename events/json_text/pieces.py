@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 _FEW: Final = 64
-"""A list or object with at most this many items has each item encoded separately: it may be large."""
+"""In a list or object with at most this many items, each item is encoded separately."""
 _AT_ONCE: Final = 1_000
 _CHARACTERS: Final = 1 << 20
 """Characters of a text that are encoded at once."""

@@ -47,8 +47,7 @@ def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
 
 
 def _is_within(bodies: Iterable[bytes], most: JsonSize) -> bool:
-    """Return whether the texts are within the limits, even if commas and brackets in strings
-    count."""
+    """Return whether all is within the limits, even if marks within strings are counted."""
     values = containers = keys = 0
     for body in bodies:
         values += 1

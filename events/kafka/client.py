@@ -1,4 +1,4 @@
-"""Clients of kafka-python 3.0, built and closed safely, and its errors in our words. Its traps:
+"""Builds and closes clients of kafka-python 3.0, and translates its errors. Its traps:
 
 - A constructor bootstraps at once; when that fails, it leaves its I/O thread running and gives no
   reason. `build` first checks that the broker admits us (preflight.py) and closes what is left.
@@ -48,9 +48,9 @@ class Connection:
 
     bootstrap_servers: str
     security: Mapping[str, str] = field(default_factory=dict)
-    """kafka-python's own settings: security_protocol, sasl_*, ssl_*."""
+    """Settings that kafka-python takes: security_protocol, sasl_*, ssl_*."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Stream -> topic, where it is not the one of streams.py."""
+    """Stream -> topic, where the topic is not the one in events/streams.py."""
     timeout_seconds: float = 10.0
     """Seconds to wait for one request, and for one bootstrap."""
 
@@ -64,7 +64,7 @@ class Connection:
         return int(self.timeout_seconds * 1000)
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Return a client of this kind. Raises LogUnavailable, with nothing left open."""
+        """Return a new client of class `kind`. Raises LogUnavailable and leaves nothing open."""
         self._probe()
         clients: list[Any] = []
 
@@ -89,7 +89,7 @@ class Connection:
             raise
 
     def _probe(self) -> None:
-        """Raise an error that says what is wrong unless the broker admits this client; cheap."""
+        """Raise LogUnavailable with the cause if no broker admits this client; cheap."""
         last: OSError | LogUnavailable | None = None
         for host, port in self._servers():
             try:
@@ -104,7 +104,8 @@ class Connection:
         )
 
     def _check_protocol(self, error: theirs.KafkaError) -> None:
-        """Raise LogUnavailable: without TLS or SASL, a listener that wants them is silent."""
+        """Raise LogUnavailable if the client is set to PLAINTEXT: a listener that expects TLS or
+        SASL does not answer then."""
         if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
             return
         for host, port in self._servers():
@@ -124,7 +125,7 @@ class Connection:
 
 
 def require_crc32c() -> None:
-    """Refuse to run on the checksum in pure Python."""
+    """Raise LogError if crc32c is not installed, because the checksum in Python is too slow."""
     if record_util.crc32c_c is None:
         raise LogError(
             "crc32c is not installed and kafka-python would be 10 to 30 times slower; install "
@@ -133,8 +134,8 @@ def require_crc32c() -> None:
 
 
 def translate_error(error: BaseException, doing: str) -> KintsugiError:
-    """Return our error for an error, chosen by type. LogUnavailable means that trying again may
-    help: time-outs, connections, retriable errors, and unknown ones while producing."""
+    """Return kintsugi's error for a kafka-python error, by its type. LogUnavailable means that a
+    retry may help: for time-outs, connections, retriable errors, unknown errors while producing."""
     text = f"{doing}: {error}"
     match error:
         case KintsugiError():
@@ -154,7 +155,7 @@ def translate_error(error: BaseException, doing: str) -> KintsugiError:
 
 
 def close_quietly(client: Any, **how: Any) -> None:
-    """Close a client that may be broken already; log its error."""
+    """Close a client that may be broken; log an error instead of raising it."""
     try:
         client.close(**how)
     except Exception as error:
@@ -162,15 +163,15 @@ def close_quietly(client: Any, **how: Any) -> None:
 
 
 def abandon_producer(producer: Any) -> None:
-    """Close a producer at once; what it had not sent fails. Its own `close` waits for a flush first
-    and, on a time-out, leaves thread and buffers behind."""
+    """Close a producer at once; unsent records fail. The producer's own `close` first waits for a
+    flush and, on a time-out, leaves its thread and buffers."""
     producer._sender.force_close()
     close_quietly(producer, timeout=5)
 
 
 class Watchdog:
-    """Ends the process when a watched call has not returned after `limit_seconds`, counted in its
-    own ticks of a second: a process that was stopped and continued was not stuck."""
+    """Ends the process if a watched call has not returned after `limit_seconds`. It counts its own
+    ticks of a second, so the time during which the process was stopped does not count."""
 
     def __init__(
         self, limit_seconds: int = 60, on_stuck: Callable[[str], None] | None = None
@@ -184,7 +185,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, what: str) -> Iterator[None]:
-        """Watch the calls inside."""
+        """Watch the calls within the `with` block; `what` names them in the message."""
         with self._guard:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)

@@ -4,11 +4,11 @@ Guarantees: a returned append was acknowledged by `min.insync.replicas` replicas
 and raise LogTruncated, AheadOfLog or LogCorrupt instead; offsets grow but may have holes. Clients
 are built at the first use; a broker that is down is LogUnavailable, and the call can be repeated.
 
-`append` is for processes without a disk; the others ship their SQLite log (producers/shipper.py).
-Its records carry a source minted here, numbered per partition from 0 without a gap. One append runs
-at a time: a failure before a success would leave a gap that no fold crosses. A failed append may
-have arrived in part, so a new source is minted; a repeated append may leave an event id twice,
-which folds drop.
+`append` is for processes without a disk; others ship their SQLite log (producers/shipper.py).
+Appended records have a new source id and sequences from 0 per partition, without gaps. Only one
+append runs at a time, because a failure before a success would leave a gap, and folds stop there. A
+failed append may have arrived in part, so the next one uses a new source. A repeated append may
+write an event id twice; folds drop the second.
 """
 
 import threading
@@ -45,7 +45,7 @@ class KafkaLog:
         )
         self.source = new_id()
         self._replication = replication
-        # One replica may be away and writes go on; a lone node has none to spare.
+        # Writes continue if one replica is down; a single node needs itself.
         self._min_insync = min_insync or max(1, replication - 1)
         self._delivery_seconds = delivery_seconds
         self._watchdog = Watchdog()
@@ -55,13 +55,13 @@ class KafkaLog:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def ensure_topics(self) -> None:
-        """Create the topics that are missing; LogError when one has other partitions."""
+        """Create missing topics. Raises LogError if a topic has another number of partitions."""
         ensure_topics(self.connection, self._replication, self._min_insync)
 
     def sender(
         self, *, idempotent: bool = True, linger_ms: int = 10, batch_bytes: int = 512 << 10
     ) -> Sender:
-        """Return a producer with a bounded window, for a shipper that numbers the records."""
+        """Return a producer with a bounded window, for a caller that numbers the records."""
         return Sender(
             self.connection,
             idempotent=idempotent,
@@ -71,8 +71,8 @@ class KafkaLog:
         )
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
-        """Append as EventLog.append; part of a failed batch may be in the log. Waits up to
-        `delivery_seconds` for the acknowledgement: a broker may restart meanwhile."""
+        """Append as EventLog.append does, but part of a failed batch may be in the log. Waits up to
+        `delivery_seconds` for the acknowledgement, so a broker may restart meanwhile."""
         for entry in entries:
             check_size(entry)
         with self._appending:
@@ -116,7 +116,7 @@ class KafkaLog:
 
     def _send(self, sender: Sender, records: list[OutboundRecord]) -> list[int]:
         pending = [sender.send(record) for record in records]
-        # The producer gives each record up by itself in time; the margin is for its thread.
+        # The producer itself fails a record after this time; the margin is for its thread.
         return [item.offset(self._delivery_seconds + 10) for item in pending]
 
     def _begin_anew(self) -> None:

@@ -1,6 +1,6 @@
-"""Checks whether a broker admits this client, before kafka-python connects. kafka-python 3.0 says
-"Unable to bootstrap" of an untrusted certificate, a wrong password, or a TLS port without TLS, and
-only after its whole time. Here TLS and SASL are done first, and the cause is named."""
+"""Checks whether a broker admits this client, before kafka-python connects. For an untrusted
+certificate, a wrong password, or a TLS port without TLS, kafka-python 3.0 waits for its time-out
+and then says "Unable to bootstrap". This module does TLS and SASL first and names the cause."""
 
 import socket
 import ssl
@@ -18,13 +18,13 @@ _METADATA: Final = 3
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _VERSION: Final = 1
-"""Version of all three requests: supported since Kafka 1.0, and before fields were tagged."""
+"""Version of all three requests: supported since Kafka 1.0, without tagged fields."""
 _LARGEST_ANSWER: Final = 1 << 20
 
 
 def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
-    """Go through TLS and SASL by the settings; `plain` is closed in the end. Raises LogUnavailable
-    where TLS fails, LogReadOnly where the credentials are refused."""
+    """Do the TLS and SASL handshakes that the settings ask for, then close `plain`. Raises
+    LogUnavailable if TLS fails, LogReadOnly if the broker refuses the credentials."""
     protocol = security.get("security_protocol", "PLAINTEXT")
     with plain:
         channel = _start_tls(plain, host, security) if protocol.endswith("SSL") else plain
@@ -88,7 +88,8 @@ def _context(security: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _probe_access(channel: socket.socket, host: str) -> None:
-    """Send a request: a listener that wants a certificate or SASL ends the connection there."""
+    """Send a request. Raises LogUnavailable if the listener closes the connection, as one does that
+    expects a certificate or SASL."""
     where = f"{host}:{channel.getpeername()[1]}"
     try:
         _request(channel, _METADATA, struct.pack(">i", 0))
@@ -150,7 +151,7 @@ def _send_sasl_token(
 
 
 def _request(channel: socket.socket, key: int, body: bytes) -> bytes:
-    """Return the body of an answer. Raises EOFError where the broker closes the connection."""
+    """Send a request and return the answer's body. Raises EOFError if the broker hangs up."""
     request = struct.pack(">hhi", key, _VERSION, 0) + _string(_CLIENT) + body
     channel.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _exactly(channel, 4))

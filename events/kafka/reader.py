@@ -1,10 +1,11 @@
 """Reads partitions of a broker from a position: one consumer, no group, nothing skipped.
 
-Every partition that was asked for stays assigned. Records of others are kept until they are read,
-at most about `BUFFER_BYTES` each (then the partition is paused). A read without kept records asks
-for the end first, so a position beyond it is an error at once. After an exception of `poll` the
-consumer is thrown away, because its next `poll` would spin. The exception names no batch, so
-suspected partitions are read alone; one that fails twice at an offset is LogCorrupt there.
+Every partition that was read stays assigned. A poll may return records of other partitions; they
+are kept until read. A partition with about `BUFFER_BYTES` of kept records is paused. A read without
+kept records first asks for the partition's end, so a position beyond it raises at once. After an
+exception of `poll` the consumer is closed, because its next `poll` would spin. The exception names
+no batch, so suspect partitions are then read alone. A partition that fails twice at an offset
+raises LogCorrupt.
 """
 
 import logging
@@ -51,7 +52,7 @@ class _Track:
         self.kept_bytes += sum(len(record.value) for record in records)
 
     def fetch_offset(self) -> int:
-        """Return the offset at which the consumer has to continue."""
+        """Return the offset that the consumer must fetch next."""
         return self.kept[-1].offset + 1 if self.kept else self.next
 
     def serve(self, limit: int, max_bytes: int) -> list[Record]:
@@ -65,7 +66,7 @@ class _Track:
 
 
 class Reader:
-    """Safe to call from several threads; one call at a time does the work."""
+    """Reads a broker's partitions. Safe to call from several threads, which take turns."""
 
     def __init__(self, connection: Connection, watchdog: Watchdog) -> None:
         self._connection = connection
@@ -76,7 +77,7 @@ class Reader:
         self._suspects: set[At] = set()
 
     def read(self, at: At, offset: int, limit: int, max_bytes: int) -> list[Record]:
-        """Read as EventLog.read."""
+        """Read as EventLog.read does; `at` is (stream, partition)."""
         with self._lock:
             track = self._aim(at, offset)
             if not track.kept:
@@ -84,7 +85,7 @@ class Reader:
             return track.serve(limit, max_bytes)
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
-        """Wait as EventLog.wait. Return True also when a read would raise."""
+        """Wait as EventLog.wait does. Return True also if a read would raise an error."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             with self._lock:
@@ -139,7 +140,7 @@ class Reader:
                 self._trust(at, track)
                 return
             if not self._poll_all(deadline):
-                continue  # now it is a suspect, or the error was another partition's
+                continue  # the error made this partition or another one a suspect
             if not track.kept and self._consumer_offset(self._get_consumer(), at) >= end:
                 return
             self._check_deadline(at, track, deadline)
@@ -162,7 +163,7 @@ class Reader:
                     self._check_deadline(at, track, deadline)
             except LogError:
                 raise
-            except Exception as error:  # whatever decoding a batch ran into
+            except Exception as error:  # any error of decoding a batch
                 if attempt == 2:
                     raise self._unreadable(at, track.next, error) from error
             else:
@@ -183,14 +184,14 @@ class Reader:
         )
 
     def _poll_all(self, deadline: float) -> bool:
-        """Poll the shared consumer; return False when it failed and was thrown away."""
+        """Poll the shared consumer. Return False if the poll failed and the consumer was closed."""
         try:
             consumer = self._get_consumer()
             left_ms = max(0, int((deadline - time.monotonic()) * 1000))
             self._poll(consumer, min(POLL_MS, left_ms))
         except LogError:
             raise
-        except Exception as error:  # whatever decoding a batch ran into; whose is not known
+        except Exception as error:  # any error of decoding a batch; the partition is not known
             suspects = self._find_suspects(error)
             log.warning("reading failed, now read alone: %s: %r", sorted(suspects), error)
             self._suspects |= suspects
@@ -237,7 +238,7 @@ class Reader:
             auto_offset_reset="none",
             isolation_level="read_uncommitted",
             max_poll_records=500,
-            # A partition that is added or jumps waits for the fetch that is on its way.
+            # An added or repositioned partition must wait for the running fetch.
             fetch_max_wait_ms=100,
             max_partition_fetch_bytes=4 << 20,
             fetch_max_bytes=32 << 20,
@@ -275,7 +276,7 @@ class Reader:
             raise translate_error(error, "asking for the offsets of the log") from error
 
     def _consumer_offset(self, consumer: Any, at: At) -> int:
-        """Return the consumer's offset: the end also when the last offsets hold no record."""
+        """Return the consumer's next offset; also the end if the last offsets hold no record."""
         with self._watchdog.watch("KafkaConsumer.position"):
             position = consumer.position(
                 self._partition(*at), timeout_ms=self._connection.timeout_ms
@@ -304,8 +305,8 @@ class Reader:
 
 
 def _record(at: At, message: Any) -> Record:
-    """Return a message as a Record. One without a valid source gets a source of its own, so that a
-    fold sees it once and writes a dead letter."""
+    """Return a Kafka message as a Record. A message without a valid source gets a source of its
+    own, so a fold writes one dead letter for it."""
     headers = tuple((name, value or b"") for name, value in message.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}
     source = marks.get(HEADER_SOURCE, b"").decode(errors="replace")
@@ -325,5 +326,5 @@ def _record(at: At, message: Any) -> Record:
 
 
 def _natural(text: bytes) -> int | None:
-    """Return a number of at most 19 digits: int() of many more takes long, and then refuses."""
+    """Return a number of at most 19 digits, else None; int() is slow for very many digits."""
     return int(text) if text.isdigit() and len(text) <= 19 else None

@@ -1,10 +1,10 @@
-"""A producer with a bounded window; kafka-python's buffers without limit.
+"""A producer with a bounded window. The producer of kafka-python buffers without limit.
 
 At most `window_records` records and `window_bytes` bytes are on their way; `send` waits for room.
-Records to one partition arrive in order, or a failure shows. After an error the owner abandons the
+Records of one partition arrive in order, or an error is raised. After an error the owner closes the
 sender and starts a new one after the last record acknowledged without a gap (go-back-N). With
-`idempotent=False`, for brokers that refuse it, a failed request may arrive late; its failure always
-shows, because nothing is retried inside.
+`idempotent=False`, for brokers that refuse idempotence, a failed request may arrive late. Its
+failure is always raised, because the producer does not retry.
 """
 
 import threading
@@ -23,10 +23,10 @@ WINDOW_RECORDS: Final = 200
 WINDOW_BYTES: Final = 32 << 20
 
 MAX_RECORD_BYTES: Final = 1_048_000
-"""Key, headers, value and framing of one record, below a topic's default of 1,048,588."""
+"""Largest record with key, headers and framing, below Kafka's default limit of 1,048,588."""
 
 _FRAMING: Final = 256
-"""More than the batch header (61) and a record's own lengths and deltas take."""
+"""Upper bound of the bytes of a batch header (61) and of a record's lengths and deltas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class OutboundRecord:
 
     @classmethod
     def of(cls, record: Record) -> "OutboundRecord":
-        """Return a copy of a record, with the source and sequence that it has."""
+        """Return the outbound copy of a record; source and sequence stay the same."""
         return cls(
             record.stream, record.partition, record.source, record.sequence, record.key,
             record.headers, record.value, record.recorded_ms,
         )  # fmt: skip
 
     def all_headers(self) -> list[tuple[str, bytes]]:
-        """Return the event's headers, and where it was recorded first."""
+        """Return the event's headers, plus the headers for source and sequence."""
         return [
             *(pair for pair in self.headers if pair[0] not in (HEADER_SOURCE, HEADER_SEQUENCE)),
             (HEADER_SOURCE, self.source.encode()),
@@ -59,7 +59,7 @@ class OutboundRecord:
         ]
 
     def size(self) -> int:
-        """Return an upper bound of the bytes that it takes in a batch of its own."""
+        """Return an upper bound of the record's size in bytes, in a batch of its own."""
         headers = sum(len(name) * 4 + len(value) + 10 for name, value in self.headers)
         return len(self.value) + len(self.key) * 4 + len(self.source) + headers + _FRAMING
 
@@ -76,7 +76,7 @@ def check_record_size(record: OutboundRecord) -> int:
 
 
 class Pending:
-    """A record that was sent, and its outcome."""
+    """A record that was sent, and the future of its acknowledgement."""
 
     def __init__(self, record: OutboundRecord, future: Any, changed: threading.Condition) -> None:
         self.record = record
@@ -89,7 +89,7 @@ class Pending:
             return self._changed.wait_for(lambda: bool(self._future.is_done), timeout_seconds)
 
     def offset(self, timeout_seconds: float = 0) -> int:
-        """Return the broker's offset. Raises when sending failed; LogUnavailable: not yet known."""
+        """Return the record's offset. Raises the send's error; LogUnavailable: not yet known."""
         if not self.wait(timeout_seconds):
             raise LogUnavailable(
                 f"record {self.record.source}/{self.record.sequence} was not acknowledged in "
@@ -97,19 +97,20 @@ class Pending:
             )
         try:
             return int(self._future.get(timeout=0).offset)
-        except Exception as error:  # whatever the producer's own thread ran into
+        except Exception as error:  # any error of the producer's thread
             raise translate_send_error(error, self.record) from error
 
 
 def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
-    """Translate as `translate_error`, but a damaged batch is LogUnavailable: it is sent again."""
+    """Translate as `translate_error`, but a damaged batch is LogUnavailable: it can be sent
+    again."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
     failure = translate_error(error, at)
     return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure
 
 
 class Sender:
-    """One producer and its window; for one thread. Built at once: LogUnavailable without broker."""
+    """One producer and its window, for one thread. Raises LogUnavailable without a broker."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class Sender:
         self._records = 0
         self._bytes = 0
         self._room = threading.Condition()
-        # Without idempotence a retry inside the producer would reorder unnoticed.
+        # Without idempotence, a retry inside the producer could reorder records unnoticed.
         retries: dict[str, Any] = {} if idempotent else {"retries": 0}
         delivery_ms = int(delivery_seconds * 1000)
         self._producer: Any = connection.build(
@@ -142,7 +143,7 @@ class Sender:
             linger_ms=linger_ms,
             max_request_size=MAX_RECORD_BYTES,
             delivery_timeout_ms=delivery_ms,
-            # kafka-python wants room for one request and the lingering before it gives up.
+            # kafka-python requires request time-out + linger <= delivery time-out.
             request_timeout_ms=min(connection.timeout_ms, delivery_ms - linger_ms),
             max_block_ms=connection.timeout_ms,
             reconnect_backoff_max_ms=1_000,
@@ -152,16 +153,16 @@ class Sender:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Return the bytes that were sent and not acknowledged."""
+        """Return the number of bytes that were sent and are not acknowledged."""
         return self._bytes
 
     @property
     def room(self) -> tuple[int, int]:
-        """Return the records and bytes that may be sent without waiting."""
+        """Return how many records and bytes may be sent without waiting."""
         return self._window_records - self._records, self._window_bytes - self._bytes
 
     def send(self, record: OutboundRecord) -> Pending:
-        """Start sending. Waits for room in the window; raises LogUnavailable when there is none."""
+        """Start to send. Waits for room in the window; raises LogUnavailable without room."""
         size = check_record_size(record)
         self._take(size)
         try:

@@ -1,5 +1,5 @@
-"""The topics of the streams: made, checked, trimmed. A topic with another number of partitions than
-in streams.py is refused: keys would move, and replays would break."""
+"""Creates, checks and trims the topics of the streams. A topic with another number of partitions
+than in streams.py is refused: keys would move, and replays would break."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _UNKNOWN_TOPIC: Final = 3
 
 @contextmanager
 def administration(connection: Connection, doing: str) -> Iterator[Any]:
-    """Yield an admin client for a few calls, its errors in our words."""
+    """Yield an admin client; translate errors of calls within the `with` block."""
     admin = connection.build(KafkaAdminClient)
     try:
         yield admin
@@ -30,7 +30,7 @@ def administration(connection: Connection, doing: str) -> Iterator[Any]:
 
 
 def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, str]:
-    """Return a topic's settings: kept for ever, as written, acknowledged by enough replicas."""
+    """Return a topic's settings: keep records forever and unchanged, with `min_insync` replicas."""
     settings = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -46,13 +46,13 @@ def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, 
         "unclean.leader.election.enable": "false",
     }
     if replication == 1 and stream == LEARNING.name:
-        # No replica survives a power cut for us; decisions are few enough to be synced one by one.
+        # Without a second replica, sync each record; decisions are rare enough.
         settings["flush.messages"] = "1"
     return settings
 
 
 def ensure_topics(connection: Connection, replication: int, min_insync: int) -> None:
-    """Create the missing topics. Raises LogError for topics that do not fit."""
+    """Create missing topics. Raises LogError for a topic with another number of partitions."""
     wanted = {connection.topic(stream.name): stream for stream in STREAMS.values()}
     with administration(connection, "creating the topics") as admin:
         new = {
@@ -82,7 +82,8 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
 
 
 def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
-    """Raise AheadOfLog for a missing topic that was read before, LogUnavailable for another."""
+    """Raise an error for a missing topic: AheadOfLog if `offset` is above 0, else
+    LogUnavailable."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
         (description,) = admin.describe_topics([topic])
@@ -101,7 +102,7 @@ def check_topic_exists(connection: Connection, stream: str, offset: int) -> None
 
 
 def trim(connection: Connection, stream: str, partition: int, before: int) -> None:
-    """Delete the records below an offset that the partition has."""
+    """Delete the records below offset `before`, which the partition must have."""
     at = TopicPartition(connection.topic(stream), partition)
     with administration(connection, f"trimming {stream}/{partition} to {before}") as admin:
         admin.delete_records({at: before}, timeout_ms=connection.timeout_ms)
