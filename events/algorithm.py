@@ -84,8 +84,7 @@ class AdvantageConfig(StrictModel):
 
 class FilterConfig(StrictModel):
     """Which groups are trained on. The unshaped verdict decides, unless `on` names the reward:
-    shaped rewards differ in every group, and a group that always fails would teach only
-    penalties."""
+    shaped rewards always differ, and a group that always fails would teach penalties alone."""
 
     informative: bool = True
     """Whether to drop groups in which all rollouts fail, all pass, or have equal rewards."""

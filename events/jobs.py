@@ -77,8 +77,7 @@ class Limits(StrictModel):
     """Least mean ratio of new to old probabilities, at any step."""
     ratio_high: Annotated[float, Field(gt=1)] | None = 1.25
     entropy_factor: Annotated[float, Field(gt=1)] | None = 3.0
-    """Most entropy (as a multiple of the first step's) and, inverted, least, for `patience`
-    steps."""
+    """Entropy stays within this factor of the first step's, up and down, over `patience` steps."""
     malformed_factor: Annotated[float, Field(ge=1)] | None = 2.0
     """Most rollouts with malformed calls: their share at the first step times this, ..."""
     malformed_margin: Annotated[float, Field(ge=0)] = 0.02
@@ -270,8 +269,7 @@ class Sampler(StrictModel):
 
 
 class Probe(StrictModel):
-    """A test of a pool's first groups, which tells whether training can help. They are trained
-    on."""
+    """A test on a pool's first groups whether training can help. They are trained on, too."""
 
     groups: Annotated[int, Field(ge=1)] = 8
     """Number of first groups of each pool except replay."""
@@ -447,8 +445,7 @@ class JobSpec(StrictModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None
-    """CPU threads; None: the process's default. A repeatable adapter sha256 needs a fixed
-    number."""
+    """CPU threads; None: the process's default. An adapter's sha256 may differ by number."""
     tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
     """Tracker that gets the metrics, as LIBRARY:PROJECT; it changes no result."""
 

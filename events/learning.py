@@ -235,7 +235,7 @@ class Verified(StrictModel):
 
     check: Check
     note: Reason = ""
-    """Who judged or a count: `scripted oracle`, `3 of 8`."""
+    """Judge or count, such as `scripted oracle` or `3 of 8`."""
 
 
 class SealedDefinition(StrictModel):

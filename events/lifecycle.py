@@ -61,19 +61,19 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
 """State -> its possible successors."""
 
 SERVING: Final = frozenset({_S.CANARY, _S.PROMOTED})
-"""A route gives them sessions. They leave only by `RouteChanged`."""
+"""States in which a route gives an adapter sessions. Only `RouteChanged` ends them."""
 
 LOADED: Final = frozenset(
     {_S.STAGED, _S.EVALUATED, _S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.ROLLED_BACK,
      _S.DRAINING}
 )  # fmt: skip
-"""Replicas may hold them; a rejected one may never have been loaded."""
+"""States in which replicas may hold an adapter. A rejected one may never have been loaded."""
 
 WAITING: Final = frozenset({_S.PRODUCED, _S.STAGED, _S.EVALUATED, _S.GATED})
-"""On their way to a route; given up by being rejected."""
+"""States before service. An adapter in them is given up by rejection."""
 
 RETIRED: Final = frozenset({_S.REJECTED, _S.ROLLED_BACK, _S.DRAINING})
-"""They get no new sessions, and are unloaded once unused."""
+"""States after service: no new sessions, and unloaded once unused."""
 
 _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "canary": frozenset({_S.GATED}),
@@ -84,13 +84,13 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "rebased": frozenset(),
     "holdout": frozenset(),
 }
-"""Why a route changes -> the states from which it may take an adapter into service."""
+"""Reason of a route change -> states from which it may bring an adapter into service."""
 
 
 def after(adapter: str, state: State | None, event: ServingEvent) -> State | None:
-    """Return the state of `adapter` after `event`, maybe the same; None where the state forbids it.
-    `state` is None for a name without an adapter. consumers/folds/routing.py holds the further
-    rules of routes."""
+    """Return the state of `adapter` after `event`, maybe unchanged; None if the event is not
+    allowed in `state`. `state` is None if no adapter has the name. More rules about routes are in
+    consumers/folds/routing.py."""
     if isinstance(event, VersionProduced):
         return State.PRODUCED if state is None else None
     if state is None:
@@ -126,14 +126,14 @@ def _after_move(state: State, wanted: State) -> State | None:
 
 
 def _after_staging(state: State) -> State | None:
-    """Return the same state on more replicas, or after a replica's restart."""
+    """Return `staged`, or the same state if a loaded adapter was loaded again; else None."""
     if State.STAGED in NEXT[state]:
         return State.STAGED
     return state if state in LOADED - RETIRED else None
 
 
 def _after_evaluation(state: State) -> State | None:
-    """Return to `evaluated` from the gate's decision; a state by a route stays."""
+    """Return `evaluated`, or the same state if a route serves the adapter; else None."""
     if state in (State.STAGED, State.EVALUATED, State.GATED):
         return State.EVALUATED
     return state if state in SERVING else None

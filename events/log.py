@@ -1,10 +1,10 @@
-"""The log: append a batch durably, read from a position, wait for more. One contract suite
-(tests/contract) holds for all implementations. A broker may leave holes between offsets, so no
-caller counts on offset + 1.
+"""The log's interface: append a batch durably, read from an offset, wait for more. All
+implementations pass one test suite (tests/contract). A broker may leave holes between offsets, so
+callers must not rely on offset + 1.
 
 Guarantees: an append that returned survives a crash of any process, and on the embedded log a power
-cut; there a batch is also appended whole or not at all. Reads never skip silently. Not covered:
-deleting single records, and order across partitions.
+cut; there a batch is also appended whole or not at all. Reads never skip a record silently. Not
+covered: deleting single records, and order across partitions.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from events.streams import MAX_VALUE_BYTES
 Headers = tuple[tuple[str, bytes], ...]
 
 SOURCE_CHARACTERS: Final = 256
-"""Longest name of a source in characters, as it is in keys of tables. Ours have 36 at most."""
+"""Longest source name in characters, since it is in table keys. Our names have at most 36."""
 
 READ_RECORDS: Final = 500
-"""Records per page where all are read."""
+"""Records per page in `read_all`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Entry:
     headers: Headers
     value: bytes
     recorded_ms: int
-    """Time of recording, Unix milliseconds; kept when a spool is shipped."""
+    """Time of recording in Unix milliseconds; shipping a spool does not change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Record:
     stream: str
     partition: int
     offset: int
-    """Place in this log; another log with the same event has another offset."""
+    """Position in this partition of this log; a copy in another log may have another offset."""
     source: str
-    """The log that recorded it first."""
+    """Id of the log that recorded the event first."""
     sequence: int
-    """Its offset there: dense per (source, partition), so a fold accepts only the next one."""
+    """Its offset in that log: dense per (source, partition), so a fold accepts only the next."""
     key: str
     headers: Headers
     value: bytes
@@ -58,7 +58,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of an appended entry."""
+    """Stream, partition and offset of an appended entry."""
 
     stream: str
     partition: int
@@ -73,15 +73,15 @@ class EventLog(Protocol):
     """An append-only log of partitioned streams."""
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
-        """Append in order and return when it is durable. Raises TooLarge (nothing was appended),
+        """Append in order; return when all is durable. Raises TooLarge (nothing was appended),
         LogFull, LogReadOnly or LogUnavailable (nothing of the batch was acknowledged)."""
         ...
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
     ) -> list[Record]:
-        """Return records from `offset` on: at most `limit`, about `max_bytes` of values, at least
-        one unless at the end. Raises LogTruncated, AheadOfLog, LogCorrupt, LogUnavailable."""
+        """Return records from `offset` on, at most `limit` and about `max_bytes` of values; empty
+        only at the end. Raises LogTruncated, AheadOfLog, LogCorrupt, LogUnavailable."""
         ...
 
     def start(self, stream: str) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class EventLog(Protocol):
 
 
 def is_origin(source: str, sequence: int) -> bool:
-    """Return whether our log can have recorded it: a short source, a sequence of 63 bits."""
+    """Return whether source and sequence are valid: a short source, a sequence of 63 bits."""
     return 0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
 
 
@@ -131,14 +131,14 @@ def record_sha256(record: Record) -> str:
     for name, content in record.headers:
         parts += [name.encode(), content]
     for part in (*parts, record.value):
-        # With its length, or two records could spell the same bytes.
+        # Include the length, or two different records could give the same bytes.
         hasher.update(len(part).to_bytes(8, "big"))
         hasher.update(part)
     return hasher.hexdigest()
 
 
 def check_bounds(stream: str, partition: int, offset: int, start: int, end: int) -> None:
-    """Raise LogTruncated before the start, AheadOfLog beyond the end."""
+    """Raise LogTruncated if `offset` is before the start, AheadOfLog if it is beyond the end."""
     if offset < start:
         raise LogTruncated(
             f"{stream}/{partition} starts at offset {start}, offset {offset} was asked for; the "

@@ -1,4 +1,4 @@
-"""The log in memory: the contract in its shortest form, for tests."""
+"""A log in memory, for tests: the shortest implementation of events/log.py."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from events.streams import STREAMS
 
 
 class MemoryLog:
-    """Lists of records, gone with the process."""
+    """An EventLog in lists, which are lost with the process."""
 
     def __init__(self) -> None:
         self.source = new_id()

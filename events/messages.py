@@ -1,6 +1,6 @@
-"""A conversation in one form: OpenAI chat messages, with two differences. Arguments of a call are a
-parsed object, else the raw text (the call is then malformed). A user may call tools too, so a
-message's role names the caller."""
+"""The form of all conversations: OpenAI chat messages, with two differences. A call's arguments are
+a parsed object, or the raw text if the call is malformed. A user may call tools too, and then the
+calling message has role `user`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat, takewhile
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Requestor = Literal["assistant", "user"]
-"""The caller of a tool."""
+"""Role of the caller of a tool."""
 
 
 class StrictModel(BaseModel):
@@ -25,7 +25,7 @@ class ToolCall(StrictModel):
 
     name: str
     arguments: dict[str, Any] | str = {}
-    """The parsed object, else the raw text."""
+    """The parsed object, or the raw text if it is no JSON object."""
     id: str | None = None
 
 
@@ -42,9 +42,9 @@ class Message(StrictModel):
     """For a tool result: whether the tool reported an error; None: unknown."""
     reasoning: str | None = None
     reflection: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The stored name of `aside`."""
+    """The aside; this is its stored field name."""
     sampled: bool | None = None
-    """False for a message that was not written in this rollout: a greeting, or a prefix."""
+    """False for a message from before this rollout, such as a greeting or the task's prefix."""
 
     @property
     def text(self) -> str:
@@ -56,7 +56,7 @@ class Message(StrictModel):
 
     @property
     def aside(self) -> str | None:
-        """Return the agent's text beside its answer, without tags; no user or verdict reads it."""
+        """Return the text that is not for the user, without tags. Verdicts do not read it."""
         return self.reflection
 
     def with_aside(self, aside: str | None) -> Self:
@@ -72,7 +72,7 @@ class Action(StrictModel):
     arguments: dict[str, Any] = {}
     requestor: Requestor = "assistant"
     compare: tuple[str, ...] | None = None
-    """For a gold action: the arguments that count; None means all."""
+    """For a gold action: names of the arguments to compare; None means all."""
 
 
 class ExecutedCall(NamedTuple):
@@ -83,9 +83,9 @@ class ExecutedCall(NamedTuple):
     requestor: Requestor
     call: ToolCall
     result: Message | None
-    """None when the conversation ended before the tool answered."""
+    """The tool's answer; None if the conversation ended before it."""
     sampled: bool = True
-    """False for a call that is part of the task."""
+    """False for a call that is part of the task, not of the rollout."""
 
     @property
     def failed(self) -> bool:
@@ -94,9 +94,9 @@ class ExecutedCall(NamedTuple):
 
 
 def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
-    """Return every tool call with its result, in order. Results that follow a message belong to its
-    calls: by ids where these are distinct and match, else in order. Some agents repeat ids in a
-    rollout, so ids hold within one message alone."""
+    """Return every tool call with its result, in order. Tool results after a message belong to its
+    calls: by id if the ids are distinct and match, else in order. Ids are only compared within one
+    message, because some agents repeat ids in a rollout."""
     executed: list[ExecutedCall] = []
     for turn, message in enumerate(messages):
         if message.role not in ("assistant", "user") or not message.tool_calls:
@@ -105,7 +105,7 @@ def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
         following = messages[turn + 1 : turn + 1 + len(message.tool_calls)]
         sampled = message.sampled is not False
         if len(message.tool_calls) == 1:
-            # Most have one call; whatever follows it is its result.
+            # Most messages have one call; the tool message after it is its result.
             result = following[0] if following and following[0].role == "tool" else None
             executed.append(ExecutedCall(turn, requestor, message.tool_calls[0], result, sampled))
             continue

@@ -3,7 +3,7 @@
     {"rollouts": {"0": {"<source>": 12}}, "learning": {"0": {"<source>": 3}}}
 
 A source is one process's own log; its sequence is that log's offset. Broker offsets never appear,
-so a position means the same on the embedded log, on Kafka, and after a log was copied.
+so a position is valid on the embedded log, on Kafka, and after a log was copied.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Files and folders of conversations, which their owner alone may read.
+"""Makes files and folders of conversations, which only their owner may read.
 
-Guarantee: others can never open what is made here. The umask, which all threads share, stays. Not
+Guarantee: other users can never open files made here. The process's umask does not change. Not
 covered: an existing folder keeps its group's permissions, which were set on purpose.
 """
 
@@ -26,7 +26,7 @@ def make_folder(folder: Path, mode: int = FOLDER) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file, or tighten the one there. Raises OSError."""
+    """Make an empty private file, or tighten an existing file. Raises OSError."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE))
     except FileExistsError:
@@ -34,12 +34,12 @@ def create_file(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file for `open`; only its owner can read and write a file that this creates."""
+    """Open a file; the `opener` for `open`. Only the owner may use a file created by it."""
     return os.open(path, flags, _FILE)
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Open a file for a lock; a process that cannot open it cannot hold it. Raises OSError."""
+    """Open a lock file; only its owner can open it and hold the lock. Raises OSError."""
     return open(path, "w", opener=opener)
 
 
@@ -52,7 +52,7 @@ def tighten(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        # A file system that is mounted read-only; `doctor` reads its modes and says so.
+        # A read-only file system, for example; `doctor` reports its modes.
         return
 
 
@@ -62,5 +62,5 @@ def passable_to_others(folder: Path) -> bool:
 
 
 def open_to_others(path: Path) -> bool:
-    """Return whether all users may read or change it. Raises OSError."""
+    """Return whether all users may read or change a file or folder. Raises OSError."""
     return bool(path.stat().st_mode & 0o006)

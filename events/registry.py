@@ -1,6 +1,6 @@
 """The event types, and upcasters of older versions: pure functions from one version's JSON to the
-next one's; validation sees the newest alone. A version may only gain an optional field with a
-default; any other change is a new version with an upcaster. schemas/ holds each version's frozen
+next version's. Only the newest version is validated. A version may only gain an optional field with
+a default; any other change is a new version with an upcaster. schemas/ holds each version's frozen
 JSON Schema and golden/ its bytes; tests check both."""
 
 import json
@@ -20,7 +20,7 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class UnknownType(BadRecord):
-    """A type outside the registry. A fold skips it: the event is not for this projection."""
+    """An event type is not in the registry. A fold skips the event."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Registry:
 
     @staticmethod
     def of(types: Iterable[type[EventData]]) -> "Registry":
-        """Return a registry of types without history."""
+        """Return a registry of types that have no older versions."""
         return Registry({data_type.TYPE: data_type for data_type in types})
 
     def check(self, name: str, version: int) -> type[EventData]:
-        """Return the type. Raises UnknownType, or SchemaAhead for a version from the future."""
+        """Return the type `name`. Raises UnknownType, or SchemaAhead for a newer version."""
         data_type = self.types.get(name)
         if data_type is None:
             raise UnknownType(f"event type {name!r} is not one of {', '.join(sorted(self.types))}")
@@ -48,7 +48,7 @@ class Registry:
         return data_type
 
     def parse(self, name: str, version: int, raw: bytes) -> EventData:
-        """Return data of the newest version from stored JSON of any version up to it."""
+        """Upcast stored JSON to the newest version and validate it. Raises BadRecord."""
         data_type = self.check(name, version)
         try:
             if version == data_type.VERSION:
@@ -72,18 +72,18 @@ class Registry:
             try:
                 upcast = upcaster(upcast)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                # Upcasters come before validation: they meet whatever was stored.
+                # Upcasters run before validation, so the stored data may have any form.
                 raise BadRecord(f"{name} version {version} cannot be upcast: {error!r}") from error
         return upcast
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return pydantic's first complaint as a clause: where, what, and the value."""
+    """Return pydantic's first error as a clause: field, message and value."""
     return describe_problem(error.errors(include_url=False)[0])
 
 
 def describe_problem(problem: ErrorDetails) -> str:
-    """Return a complaint of pydantic as a clause: where, what, and the value."""
+    """Return an error of pydantic as a clause: field, message and value."""
     where = ".".join(str(part) for part in problem["loc"]) or "value"
     return f"{where}: {problem['msg']} (got {str(problem.get('input'))[:80]!r})"
 

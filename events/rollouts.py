@@ -1,6 +1,6 @@
-"""The agent's conduct: events of the stream `rollouts`. An event has a head, which every fold
-reads, and a content, stored apart so it can be encrypted or destroyed by itself. Token ids and
-log-probabilities are a third section, which no fold reads (codec.py)."""
+"""Events of the stream `rollouts`: the agent's calls, sessions and rollouts. An event has a head,
+which every fold reads. Its content is stored apart, so that it can be encrypted or destroyed. Token
+ids and log-probabilities are a third section, which no fold reads (codec.py)."""
 
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -10,7 +10,7 @@ from pydantic import Field
 from events.messages import Action, Message, StrictModel
 
 NOBODY: Final = "unknown"
-"""Base and policy of a live call without an engine's answer, or an imported base without a name."""
+"""Base and policy of a live call that no engine answered; base of an import that names none."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -23,9 +23,9 @@ MOST_REASON: Final = 1000
 Reason = Annotated[str, Field(max_length=MOST_REASON)]
 
 LOWEST_LOGPROB: Final = -9998.0
-"""Engines write about -9999 for minus infinity, which JSON lacks: no drawn token has it."""
+"""Bound of valid values: engines write about -9999 for minus infinity, which JSON lacks."""
 HIGHEST_LOGPROB: Final = 1e-4
-"""A hair above 0 is rounding; more is no probability."""
+"""Largest valid value; slightly above 0, because engines round."""
 
 Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 """Purpose of a rollout: `live` and `import` are the agent's own traffic."""
@@ -33,28 +33,28 @@ Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 Outcome = Literal["completed", "aborted", "failed", "timeout"]
 
 Attribution = Literal["header", "key", "path", "prefix", "none"]
-"""How a call's session was found: by one of three names, by the earlier call with which it begins,
-or not at all, so that it begins a session."""
+"""How a call's session was found: named by a header, the API key or the path; by an earlier call
+whose messages it begins with; or `none`, so that it begins a session."""
 
 Routed = Literal["named", "drawn", "kept", "fallback"]
-"""How a policy was chosen: by exact name, by shares, kept, or in place of a missing one."""
+"""How a policy was chosen: by exact name, by shares, as before, or in place of a missing one."""
 
 EndCause = Literal["asked", "feedback", "idle"]
 """Why a session was closed: on request, by posted feedback, or after a long pause."""
 
 
 def has_unknown_model(base: str, policy: str) -> bool:
-    """Return whether `policy` is a client's own text: the name of a model that no engine has."""
+    """Return whether `policy` is a model name that a client made up and no engine has."""
     return base == NOBODY != policy and not policy.startswith(f"{NOBODY}-")
 
 
 def hash_model_name(name: str) -> str:
-    """Return the name that is stored in the place of a client's own text."""
+    """Return the hashed name that is stored in place of a client's text."""
     return f"{NOBODY}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def clip_reason(text: str) -> str:
-    """Return the beginning of a text, as much as a reason holds."""
+    """Return the first `MOST_REASON` characters of a text."""
     return text[:MOST_REASON]
 
 
@@ -70,7 +70,7 @@ class EventData(StrictModel):
     VERSION: ClassVar[int] = 1
     STREAM: ClassVar[str]
     PRIVATE: ClassVar[tuple[str, ...]] = ()
-    """Fields that may hold content: sealed with a person's content, else at their defaults."""
+    """Head fields that may hold content. They are sealed together with a person's content."""
 
     def key(self) -> str:
         """Return the key: events of one key are ordered in one partition."""
@@ -78,16 +78,16 @@ class EventData(StrictModel):
 
 
 class Task(StrictModel):
-    """The task, as far as it was written down."""
+    """The task of a rollout, as far as its source recorded it."""
 
     id: Id
     environment: str | None = None
-    """Environment of these tools; None for undeclared tools."""
+    """Environment of the tools; None if no known environment declares them."""
     capability: str | None = None
     instruction: str | None = None
-    """Request for the user's simulator."""
+    """The user's request, as told to the user simulator."""
     gold_actions: tuple[Action, ...] | None = None
-    """Calls of a perfect agent; None when unknown, () when it must change nothing."""
+    """Calls of a perfect agent; None if unknown, () if the agent must change nothing."""
     outputs: tuple[str, ...] = ()
     reward_basis: tuple[str, ...] = ()
     definition: str | None = None
@@ -95,7 +95,7 @@ class Task(StrictModel):
 
 
 class Labels(StrictModel):
-    """Labels of the rules for a rollout that no fold can read, by a reader that could."""
+    """Labels of the rules for a rollout whose content folds cannot read (sealed, or in a blob)."""
 
     messages: Count
     tool_calls: Count
@@ -103,13 +103,13 @@ class Labels(StrictModel):
     malformed_calls: Count
     loops: Count
     category: Name | None = None
-    """The primary category; None without a failure or verdict."""
+    """The primary failure category; None without a failure or verdict."""
     categories: tuple[Name, ...] = ()
     pivot: str
     trace_key: str
-    """Digest of task and tool calls; for a sealed rollout keyed, equal within one person."""
+    """Digest of task and tool calls; if sealed, keyed, so it is equal only within one person."""
     tools: tuple[str, ...] = ()
-    """Tools that the agent called; of a sealed rollout, the offered ones among them."""
+    """Tools that the agent called; for a sealed rollout, only those that were offered."""
     words: str | None = None
     """Signature of the user's first message, alike for similar requests; None where sealed."""
 
@@ -127,7 +127,7 @@ class ToolRoles(StrictModel):
     user_record: tuple[ToolName, ...] = ()
     """Tools whose success means that the user's record was reached."""
     record_arguments: tuple[ToolName, ...] = ()
-    """Arguments that name the record of a write, the most specific first."""
+    """Arguments that identify the record that a write changes, the most specific first."""
     selection_arguments: tuple[ToolName, ...] = ()
     """Arguments that choose among offers."""
     unordered: dict[ToolName, tuple[ToolName, ...]] = {}
@@ -137,23 +137,23 @@ class ToolRoles(StrictModel):
 
 
 ChoiceDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
-"""Why no member was chosen: no skill; disagreement; equal scores; too late; no answer; no
-engine."""
+"""Why no member was chosen: no skill is needed, the two prompts disagree, scores are equal, the
+router was too late, it failed, or no engine has it."""
 
 
 class MemberChoice(StrictModel):
     """The panel's member that answered, and how it was chosen."""
 
     skill: Name | None = None
-    """Skill that the router found; None: none, so that the base answers."""
+    """Skill that the router chose; None: no skill, so the base answers."""
     adapter: Name | None = None
     """Adapter that answered; None for the base."""
     kept: bool = False
     """Whether an earlier call of the session chose it."""
     doubt: ChoiceDoubt | None = None
-    """Why the base answers; None where a skill was found."""
+    """Why the base answers; None if a skill was chosen."""
     router_ms: Count | None = None
-    """Milliseconds of the router; None where it was not asked."""
+    """Duration of the router's choice in milliseconds; None if it was not asked."""
 
     @property
     def name(self) -> str | None:
@@ -165,13 +165,13 @@ class RolloutVerdict(StrictModel):
     """A verdict on a rollout from another source than its `success`."""
 
     source: Literal["check"]
-    """`check`: the rules of generated tasks, in a task whose `success` is by its benchmark's."""
+    """`check`: the rules of generated tasks, for a task whose `success` follows its benchmark."""
     success: bool | None
     score: float | None = None
     confidence: float | None = None
-    """None for an executable verdict, which is certain."""
+    """Confidence of a judge; None for an executable verdict, which is certain."""
     reason: Annotated[str, Field(max_length=256)] = ""
-    """Parts of the reward with their values. It quotes nothing of the rollout."""
+    """Parts of the reward with their values, without quotes of the rollout."""
 
 
 class RolloutContent(StrictModel):
@@ -189,12 +189,12 @@ class RolloutEnded(EventData):
 
     rollout: Id
     alias: Name
-    """Public name of the agent: statistics never cross it."""
+    """Public name of the agent. Statistics never mix two aliases."""
     base: Name
     policy: Name
     """Policy version that answered: an adapter's name, or the base model's."""
     source: Name
-    """Recorder: `live`, or the format of an imported file."""
+    """Origin of the record: `live`, or the format of an imported file."""
     purpose: Purpose = "live"
     session: str | None = None
     task: Task | None = None
@@ -208,27 +208,27 @@ class RolloutEnded(EventData):
     grader: str | None = None
     """Judge, with version; None without a verdict."""
     verdicts: tuple[RolloutVerdict, ...] = ()
-    """Verdicts of other sources; nothing is learnt from them."""
+    """Verdicts of other sources. Training does not use them."""
     termination: str | None = None
-    """Reason of the end, in the words of its source (`user_stop`, `max_steps`, ...)."""
+    """Why the rollout ended, as its source names it (`user_stop`, `max_steps`, ...)."""
     reason: Reason | None = None
-    """Reason in words, where the termination does not say."""
+    """Why it ended in words, if `termination` does not tell."""
     simulator: str | None = None
-    """User's simulator; None for a person or when unknown."""
+    """Name of the user simulator; None for a person or if unknown."""
     write_tools: tuple[str, ...] | None = None
     """Tools that change state, for an undeclared environment; None when unknown."""
     known_tools: tuple[str, ...] | None = None
     """Offered tools; None when unknown."""
     tool_roles: ToolRoles | None = None
-    """Roles of tools; None where the environment's name or the rules tell them."""
+    """Roles of tools; None if they follow from the environment's name or the rules."""
     calls: tuple[str, ...] = ()
-    """Its calls in order; their events hold the tokens."""
+    """Ids of its calls in order; the events of the calls hold the tokens."""
     forks: tuple[str, ...] = ()
     """Calls that left the main line (a compaction, a rewritten system prompt)."""
     gathered: Count = 0
-    """Number of calls and forks in earlier `CallsGathered`; then `calls` and `forks` are empty."""
+    """Number of calls and forks in earlier `CallsGathered`; above 0, this event lists none."""
     labels: Labels | None = None
-    """Labels of the rules for a rollout that no fold can read (sealed, or in a blob); else None."""
+    """Labels of the rules if folds cannot read the content (sealed, or in a blob); else None."""
     member: MemberChoice | None = None
     """Member of the panel that answered last; None without a panel."""
 
@@ -239,7 +239,7 @@ class RolloutEnded(EventData):
 
 
 class CallsGathered(EventData):
-    """Part of the calls of a rollout that has too many for its own head: written before it."""
+    """Part of a rollout's calls, written before the rollout if these are too many for its head."""
 
     TYPE: ClassVar[str] = "CallsGathered"
     STREAM: ClassVar[str] = "rollouts"
@@ -257,16 +257,16 @@ class CallsGathered(EventData):
 
 
 class CallStartContent(StrictModel):
-    """The part of the request that its parent call does not hold."""
+    """The part of a request that its parent call does not hold."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     prompts: tuple[str | tuple[int, ...], ...] = ()
-    """Prompts as text or token ids, of an endpoint without messages."""
+    """Prompts as text or token ids, for an endpoint without messages."""
 
 
 class HoldoutDraw(StrictModel):
-    """A draw whether a session is held out, so that the base answers it."""
+    """A random draw that decides whether a session is held out, so that the base answers it."""
 
     share: Annotated[float, Field(gt=0, lt=1)]
     """Probability of being held out."""
@@ -287,27 +287,27 @@ class CallStarted(EventData):
     policy: Name
     task: str | None = None
     parent: str | None = None
-    """Longest earlier call of the session that this one extends."""
+    """Longest earlier call of the session whose messages this call begins with."""
     parent_messages: Count = 0
-    """Number of leading messages that are the parent's; the content holds the rest."""
+    """Number of leading messages that the parent holds; this event's content holds the rest."""
     stream: bool = False
     sampling: dict[str, Any] = {}
     endpoint: Literal["chat", "completions", "messages"] = "chat"
     """Protocol; `messages` is Anthropic's."""
     parent_tools: bool = False
-    """Whether the tools are the parent's and not repeated in the content."""
+    """Whether the tools equal the parent's and are not repeated in the content."""
     attribution: Attribution | None = None
     client: Name | None = None
-    """Name of the asking key; None without configured keys."""
+    """Name of the client's key; None if no keys are configured."""
     purpose: Purpose = "live"
     upstream: str | None = None
-    """Server asked first; `CallEnded` names the one that answered."""
+    """Engine that was asked first; `CallEnded` names the engine that answered."""
     routed: Routed | None = None
     """How the policy was chosen; None without a route."""
     shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Policy -> probability of its choice unless held out; None without a choice."""
+    """Policy -> its probability in the draw, given no holdout; None without a draw."""
     holdout: HoldoutDraw | None = None
-    """Draw that may hold the session out; None without one."""
+    """Draw for the holdout; None if there was no draw."""
     member: MemberChoice | None = None
     """Member of the panel that answered; None without a panel."""
 
@@ -344,9 +344,9 @@ class CallEnded(EventData):
     invalid_tool_calls: Count = 0
     error: str | None = None
     status: Count | None = None
-    """HTTP status for the client; None without one."""
+    """HTTP status that the client got; None if it got none."""
     upstream: str | None = None
-    """Server that answered; None without one."""
+    """Engine that answered; None if no engine did."""
 
     content: CallEndContent | None = Field(default=None, exclude=True)
 
@@ -369,8 +369,8 @@ class SessionEnded(EventData):
 
 
 class ClosingFailed(EventData):
-    """An ended session cannot become a rollout: a dead letter for a person. Its calls stay with
-    this end until `kintsugi dlq retry` has made the rollout."""
+    """An ended session cannot become a rollout, and a person must repair it (dead letter). Its
+    calls stay reserved until `kintsugi dlq retry` has made the rollout."""
 
     TYPE: ClassVar[str] = "ClosingFailed"
     STREAM: ClassVar[str] = "rollouts"
@@ -378,10 +378,10 @@ class ClosingFailed(EventData):
     session: Id
     end: Id
     rollout: Id
-    """Id of its rollout once that could be made."""
+    """Id that the session's rollout will have."""
     error: Name
     reason: Reason
-    """Reason; it quotes nothing of the session."""
+    """Reason in words, without quotes of the session."""
 
     def key(self) -> str:
         return self.session
@@ -406,7 +406,7 @@ class FeedbackReceived(EventData):
     success: bool | None = None
     tags: tuple[str, ...] = ()
     verified: bool = False
-    """Whether the sender's key may judge (scope `trusted`)."""
+    """Whether the sender's key may give verdicts (scope `trusted`)."""
 
     content: FeedbackContent | None = Field(default=None, exclude=True)
 

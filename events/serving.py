@@ -1,6 +1,6 @@
-"""Adapters and routes: events of the stream `learning`. lifecycle.py tells which event is allowed
-in which state. The base without an adapter is None. A panel lives as an adapter does, under a name
-among those of adapters."""
+"""Events of adapters and routes, in the stream `learning`. lifecycle.py defines which event is
+allowed in which state. None stands for the base without an adapter. A panel has the states of an
+adapter, and no adapter has its name."""
 
 from math import fsum, isclose
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -17,8 +17,8 @@ from events.rollouts import Count, Name, Reason
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout"]
-"""Why a route changed. `canary` and `promoted` need a passed gate; `expired` ends a canary that
-showed nothing; `rebased`: the engines serve another base; `holdout`: only that share changes."""
+"""Why a route changed. `canary` and `promoted` need a passed gate. `expired` ends a canary that
+showed nothing. `rebased`: the engines serve another base. `holdout`: only that share changes."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 
@@ -27,7 +27,7 @@ Role = Literal["agent", "user"]
 
 
 MergeMethod = Literal["sum", "core_tsv"]
-"""How several adapters become one (daemon/engine/merging.py)."""
+"""Method by which several adapters are merged into one (daemon/engine/merging.py)."""
 
 
 class MergedAdapter(StrictModel):
@@ -35,7 +35,7 @@ class MergedAdapter(StrictModel):
 
     adapter: Name
     weight: float
-    """Factor of its change of the base."""
+    """Factor by which its change of the base's weights is multiplied."""
 
 
 class AdapterMerge(StrictModel):
@@ -65,9 +65,9 @@ class AdapterProduced(Decision):
     """Its folder, relative to the home or absolute; older events have absolute paths."""
     capability: str | None = None
     job: str | None = None
-    """Job of the adapter; None for a pushed or merged one."""
+    """Job that trained the adapter; None for a pushed or merged adapter."""
     origin: Literal["job", "push"]
-    """Source: a job, or a person's command."""
+    """Where the adapter comes from: a job, or a person's command."""
     merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
     """Members of a merged adapter; None for others."""
     role: Role = Field(default="agent", exclude_if=lambda value: value == "agent")
@@ -78,7 +78,7 @@ class PanelMember(StrictModel):
 
     skill: Name
     adapter: Name | None = None
-    """None for the base."""
+    """Adapter that answers the skill's sessions; None for the base."""
 
 
 class Panel(StrictModel):
@@ -144,7 +144,7 @@ class PanelComposed(Decision):
 
 
 class AdapterStaged(Decision):
-    """Every replica has loaded an adapter and answers with it, not with the base."""
+    """Every replica has loaded an adapter and was proven to answer with it, not with the base."""
 
     TYPE: ClassVar[str] = "AdapterStaged"
 
@@ -152,14 +152,14 @@ class AdapterStaged(Decision):
     replicas: Annotated[tuple[Text, ...], Field(min_length=1)]
     """URLs of the replicas."""
     distance: Annotated[float, Field(ge=0)]
-    """Root mean square of log-probability differences from the expected fingerprint in nats, on the
-    worst replica."""
+    """Root mean square difference of log-probabilities (nats) between the adapter's expected
+    fingerprint and the worst replica's."""
     from_base: Annotated[float, Field(ge=0)]
-    """The same from the fingerprint of its base, on the closest replica."""
+    """The same between the base's fingerprint and the closest replica's."""
 
 
 class PassRates(StrictModel):
-    """pass^1 of both, over the same tasks and seeds."""
+    """pass^1 of candidate and incumbent, over the same tasks and seeds."""
 
     incumbent: Annotated[float, Field(ge=0, le=1)]
     candidate: Annotated[float, Field(ge=0, le=1)]
@@ -172,7 +172,7 @@ class AdapterEvaluated(Decision):
 
     adapter: Name
     incumbent: Name | None = None
-    """Measured incumbent; None for the base."""
+    """Incumbent that was measured too; None for the base."""
     environment: Name
     tasks: Count
     trials: Count
@@ -192,24 +192,24 @@ class GateDecided(Decision):
 
 
 class UserFaultRate(StrictModel):
-    """Rate of one kind of a user's faults."""
+    """Rate of one kind of fault of a user simulator."""
 
     count: Count
-    """Dialogues, or calls of tools, with the fault."""
+    """Number of dialogues, or of tool calls, with the fault."""
     of: Count
     upper: Annotated[float, Field(ge=0, le=1)]
     """One-sided upper 95 % bound of the share (Clopper and Pearson)."""
     limit: Annotated[float, Field(ge=0, le=1)]
-    """Limit of `upper`."""
+    """Largest value that `upper` may have."""
 
     @property
     def holds(self) -> bool:
-        """Return whether the rate keeps to its limit."""
+        """Return whether the rate's upper bound is within the limit."""
         return self.upper <= self.limit
 
 
 class UserEvaluated(Decision):
-    """An adapter of role `user` played with an exact user. If all rates hold, it plays users."""
+    """An adapter of role `user` was tested with an exact user. It plays users if all rates hold."""
 
     TYPE: ClassVar[str] = "UserEvaluated"
 
@@ -220,17 +220,17 @@ class UserEvaluated(Decision):
     environment: Name
     dialogues: Count
     violations: UserFaultRate
-    """Broken instructions and told secrets."""
+    """Broken instructions and disclosed secrets."""
     early_ends: UserFaultRate
     schema_errors: UserFaultRate
-    """Calls and lines that have no form of a user's."""
+    """Calls and lines that are not in the form of a user's."""
     passed: bool
     reason: Reason = ""
     examples: Annotated[tuple[Reason, ...], Field(max_length=8)] = ()
     candidates: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
-    """Candidates for each line, as when it plays users."""
+    """Number of candidates per line, as when it plays users."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=lambda manners: not manners)
-    """Manners of speaking of the dialogues' users, in turn; empty: their tasks' own words."""
+    """Styles of speech of the dialogues' users, in turn; empty: the tasks' own words."""
 
     @property
     def rates(self) -> dict[str, UserFaultRate]:
@@ -257,25 +257,25 @@ class ArmCounts(StrictModel):
 
 
 class LiveEvidence(StrictModel):
-    """Evidence of the live guard at its decision."""
+    """The live guard's measurements at its decision on a canary."""
 
     pairs: Count
-    """Judged sessions of the canary with a partner: one of the incumbent of the same kind."""
+    """Judged sessions of the canary, each paired with an incumbent's session of the same kind."""
     against: Annotated[float, Field(ge=0)]
-    """Evidence that the canary is worse; 20 decides."""
+    """e-value that the canary is worse; the guard decides at 20."""
     towards: Annotated[float, Field(ge=0)]
-    """Evidence that it is not much worse; 20 decides."""
+    """e-value that the canary is not much worse; the guard decides at 20."""
     imbalance: Annotated[float, Field(ge=0)] | None = None
-    """Evidence that one of them is judged more often; None: not looked for (pairs)."""
+    """Evidence that one policy is judged more often; None: not computed, because of pairs."""
     canary: ArmCounts | None = None
     incumbent: ArmCounts | None = None
     expected: Annotated[float, Field(ge=0)] | None = None
-    """Judged sessions that the shares foretell for the canary; None likewise."""
+    """Judged sessions of the canary that the shares predict; None likewise."""
     position: Position
 
 
 class RouteChanged(Decision):
-    """The whole new route of an alias."""
+    """The route of an alias changed; the event holds the whole new route."""
 
     TYPE: ClassVar[str] = "RouteChanged"
 
@@ -284,12 +284,12 @@ class RouteChanged(Decision):
     shares: Annotated[tuple[RouteShare, ...], Field(min_length=1)]
     """Shares of the sessions that are not held out. They sum to 1 and have different adapters."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all sessions for the base; above 0 only where an adapter is routed."""
+    """Share of all sessions that the base answers; 0 if no adapter is on the route."""
     shadow: Name | None = None
     why: Why
     reason: Reason = ""
     evidence: LiveEvidence | None = None
-    """Evidence of the live guard, where it decided."""
+    """The live guard's measurements, if the guard decided."""
 
     @model_validator(mode="after")
     def _is_a_route(self) -> Self:
@@ -309,7 +309,7 @@ class RouteChanged(Decision):
 
 
 class AdapterMoved(Decision):
-    """An adapter went one step out of service."""
+    """An adapter moved one state further out of service."""
 
     TYPE: ClassVar[str] = "AdapterMoved"
 
@@ -344,7 +344,7 @@ ServingEvent = (
 VersionProduced = AdapterProduced | PanelComposed
 
 ROLE_GATE: Final = "user_gate"
-"""Column and field of commands for the result at the gate of an adapter's own role."""
+"""Column, and field in commands' JSON, for the gate's result of an adapter of role `user`."""
 
 RoleEvaluated = UserEvaluated
 

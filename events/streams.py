@@ -1,6 +1,6 @@
-"""Names, topics, keys, partitions and retention of the streams, for both engines. A topic's
-generation never changes its number of partitions: keys would move and replays would break. Growth
-is a new generation (`.v2`)."""
+"""Names, topics, keys, partitions and retention of the streams, for SQLite and Kafka. A topic's
+number of partitions never changes, because keys would move and replays would break. More partitions
+need a new generation of the topic (`.v2`)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ MAX_VALUE_BYTES: Final = 1_000_000
 """Largest value of one record, below Kafka's default `max.message.bytes` of 1,048,588."""
 
 MAX_INLINE_BODY_BYTES: Final = 900_000
-"""A larger compressed body goes to a content-addressed blob, written before its event."""
+"""Largest compressed body in a record. A larger one becomes a blob, written before its event."""
 
 MAX_DECODED_BYTES: Final = 256 << 20
 """Largest decompressed section of a record: a bound against decompression bombs."""
@@ -27,7 +27,7 @@ class Stream:
     retention: str
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of `key`: crc32 on both engines (Kafka's default differs)."""
+        """Return the partition of `key`: its crc32 modulo the number (not Kafka's default)."""
         return crc32(key.encode()) % self.partitions
 
 
@@ -38,7 +38,7 @@ ROLLOUTS: Final = Stream(
     keyed_by="session, else rollout",
     retention="forever, or until an archive job has verified its copy",
 )
-"""The agent's conduct. Ordered within one session; there is no order across partitions."""
+"""Calls, sessions and rollouts. Events are ordered within a session, not across partitions."""
 
 LEARNING: Final = Stream(
     name="learning",

@@ -102,8 +102,7 @@ class Pending:
 
 
 def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
-    """Translate as `translate_error`, but a damaged batch is LogUnavailable: it can be sent
-    again."""
+    """Translate as `translate_error`, but a damaged batch is LogUnavailable: it may be resent."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
     failure = translate_error(error, at)
     return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure

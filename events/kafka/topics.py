@@ -82,8 +82,7 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
 
 
 def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
-    """Raise an error for a missing topic: AheadOfLog if `offset` is above 0, else
-    LogUnavailable."""
+    """Raise an error for a missing topic: AheadOfLog if `offset` > 0, else LogUnavailable."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
         (description,) = admin.describe_topics([topic])

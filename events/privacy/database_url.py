@@ -1,5 +1,5 @@
-"""URLs of databases, shown without their secrets. Guarantee: no text from here holds a password,
-before the host or in the query; only known harmless options of the query keep their values."""
+"""Renders database URLs without secrets. Guarantee: no returned text holds a password, neither
+before the host nor in the query. Only known harmless options keep their values."""
 
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -20,13 +20,13 @@ _SHOWN: Final = frozenset(
 
 
 def parse_database_url(text: str) -> URL:
-    """Return a database's URL. Raises ValueError, whose text holds nothing of it."""
+    """Return a parsed database URL. Raises ValueError whose text quotes nothing of the URL."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
         # Neither text nor cause of the error is kept: they may quote a part of a password.
         url = None
-    # After a password with @, its end is taken for the beginning of the host.
+    # If the password contains @, its end is parsed as the beginning of the host.
     if url is None or "@" in (url.host or ""):
         raise ValueError(
             "it cannot be read as a URL; percent-encode what a user or a password has of / @ : # ?"
@@ -47,7 +47,7 @@ def render_database_url(url: URL) -> str:
 
 
 def render_name(name: str) -> str:
-    """Return a file's name as it is, and a database's URL with `***` for each secret."""
+    """Return a file name unchanged, or a database URL with `***` for each secret."""
     if "://" not in name:
         return name
     try:
@@ -58,7 +58,7 @@ def render_name(name: str) -> str:
 
 
 def hide_secrets(text: str, url: URL) -> str:
-    """Return a text, such as the message of a driver, with `***` for each secret of a URL."""
+    """Replace each secret of `url` in a text, such as a driver's message, by `***`."""
     forms = (str, quote, quote_plus)
     written = {form(secret) for secret in _list_secrets(url) for form in forms if secret}
     for secret in sorted(written, key=len, reverse=True):
@@ -74,7 +74,7 @@ def _list_secrets(url: URL) -> list[str]:
 
 
 def _is_connection(url: URL) -> bool:
-    """Return whether the database's name is a connection string, in libpq's words."""
+    """Return whether the URL's database name is a libpq connection string."""
     return url.get_backend_name() != "sqlite" and "=" in (url.database or "")
 
 

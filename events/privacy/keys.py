@@ -1,8 +1,8 @@
-"""The key store: one key per person, in a database apart from the log: a SQLite file of the home,
-or any database by its URL. No log can bring a key back.
+"""The key store: one key per person. It is a database apart from the log: a SQLite file in the
+home, or a database by URL. No log can restore a key.
 
-Guarantee: a key is durable before `of` returns it; processes that ask for one person at once get
-one key; a destroyed key is overwritten in the file. A key stays cached for `FRESH_SECONDS`. Not
+Guarantee: a key is durable before `of` returns it; concurrent processes get the same key for a
+person; a destroyed key is overwritten in the file. A key stays cached for `FRESH_SECONDS`. Not
 covered: copies of the file, and overwritten blocks that a disk keeps.
 """
 
@@ -44,7 +44,7 @@ from events.privacy.sealing import Key, new_secret
 from events.sqlite.file import readable
 
 FRESH_SECONDS: Final = 5.0
-"""Seconds that a cached key is used; what it seals after its destruction is lost."""
+"""Seconds for which a cached key is used. Data sealed with a destroyed key is lost."""
 
 _REMEMBERED: Final = 10_000
 _BUSY_SECONDS: Final = 5
@@ -83,14 +83,14 @@ class KeyStore:
         return _fresh(self._by_person.get(person), self._clock())
 
     def of(self, person: str) -> Key:
-        """Return the key of a person, made where there is none: durable on return."""
+        """Return a person's key. Make it if it does not exist; it is durable on return."""
         key = self.find_in_memory(person)
         if key is not None:
             return key
         return self._remember(self.find_in_store(person) or self._create(person))
 
     def find(self, keyid: str) -> Key | None:
-        """Return the key of this id; None without one."""
+        """Return the key with this id, or None."""
         key = _fresh(self._by_id.get(keyid), self._clock())
         if key is not None:
             return key
@@ -98,7 +98,7 @@ class KeyStore:
         return None if stored is None else self._remember(stored)
 
     def find_in_store(self, person: str) -> Key | None:
-        """Return the stored key of a person; None without one."""
+        """Return the stored key of a person, or None."""
         return self._row(_KEYS.c.person == person)
 
     def ids(self) -> frozenset[str]:
@@ -107,7 +107,7 @@ class KeyStore:
             return frozenset(connection.execute(select(_KEYS.c.keyid)).scalars())
 
     def destroy(self, keyid: str) -> bool:
-        """Destroy a key and forget its person; return whether there was one."""
+        """Destroy a key and forget its person. Return whether the key existed."""
         with self._transaction() as connection:
             done = connection.execute(delete(_KEYS).where(_KEYS.c.keyid == keyid))
         self._by_id.pop(keyid, None)
@@ -121,7 +121,7 @@ class KeyStore:
             with self._transaction() as connection:
                 connection.execute(insert(_KEYS).values(row))
         except IntegrityError:
-            # Another process was faster: its key is the one.
+            # Another process stored a key first; use that key.
             return self.find_in_store(person) or self._create(person)
         return key
 
@@ -142,16 +142,16 @@ class KeyStore:
         try:
             _METADATA.create_all(self._engine)
         except (IntegrityError, ProgrammingError):
-            # PostgreSQL tells who came second so, where two make it at the same time.
+            # PostgreSQL raises this if another process made the table at the same time.
             _METADATA.create_all(self._engine)
         self._has_table = True
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """Run a transaction; an error of the driver is raised with a text of one sentence."""
+        """Run a transaction. Driver errors become KeysUnavailable with one sentence."""
         try:
             if not self._has_table:
-                # Not before it is needed: a gateway starts while the store is away.
+                # Made at first use, so a gateway can start while the store is down.
                 self._make_table()
             with self._engine.begin() as connection:
                 yield connection
@@ -179,7 +179,7 @@ def _open_engine(url: str) -> Engine:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed)
         return create_engine(
-            # psycopg 3 is the driver we ship; a bare postgresql:// would look for psycopg2.
+            # psycopg 3 is our driver; SQLAlchemy's default for postgresql:// is psycopg2.
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
             connect_args={"connect_timeout": _BUSY_SECONDS},
@@ -203,7 +203,7 @@ def _refuse_foreign(path: Path) -> None:
         with closing(readable(path)) as connection:
             names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
     except sqlite3.Error:
-        return  # whoever opens it for a key meets the same error, and explains it
+        return  # the later opening of the store meets the same error and explains it
     if names and _KEYS.name not in names:
         raise KeysUnavailable(
             f"the key store {path} holds tables of another program; move it away, or set "
@@ -215,7 +215,7 @@ def _sqlite(url: URL) -> Engine:
     path = Path(str(url.database))
     _refuse_foreign(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Before SQLite does: it would be readable for others.
+    # SQLite itself would make the file readable for other users.
     private.create_file(path)
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 
@@ -223,7 +223,7 @@ def _sqlite(url: URL) -> Engine:
     def configure(dbapi_connection: Any, _record: Any) -> None:
         dbapi_connection.isolation_level = None
         cursor = dbapi_connection.cursor()
-        # No WAL: it would hold a destroyed key until it is written over.
+        # No WAL: it could hold a destroyed key until it is overwritten.
         cursor.execute("PRAGMA journal_mode=DELETE")
         cursor.execute("PRAGMA secure_delete=ON")
         cursor.execute("PRAGMA synchronous=EXTRA")

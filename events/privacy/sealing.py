@@ -20,7 +20,7 @@ OVERHEAD_BYTES: Final = _NONCE_BYTES + 16
 
 
 class KeyMissing(KintsugiError):
-    """A key is neither in the key store nor was its person erased."""
+    """A key is missing from the key store, although its person was not erased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ class Keys(Protocol):
     """A store of keys (keys.py)."""
 
     def of(self, person: str) -> Key:
-        """Return the key of a person, made where there is none: durable on return."""
+        """Return a person's key. Make it if it does not exist; it is durable on return."""
         ...
 
     def find(self, keyid: str) -> Key | None:
-        """Return the key of this id; None without one."""
+        """Return the key with this id, or None."""
         ...
 
 
 def new_secret() -> bytes:
-    """Return a new secret."""
+    """Return a new random secret of `SECRET_BYTES` bytes."""
     return os.urandom(SECRET_BYTES)
 
 
 def seal(key: Key, plain: bytes, context: str) -> bytes:
-    """Encrypt; the same key and context decrypt."""
+    """Encrypt `plain`; `unseal` needs the same key and context."""
     # Not at the top: most commands seal nothing, and the library takes a while to load.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -60,7 +60,7 @@ def seal(key: Key, plain: bytes, context: str) -> bytes:
 
 
 def unseal(key: Key, sealed: bytes, context: str) -> bytes:
-    """Decrypt. Raises BadRecord for other bytes, another key or another context."""
+    """Decrypt. Raises BadRecord for changed bytes, a wrong key or a wrong context."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -75,5 +75,5 @@ def unseal(key: Key, sealed: bytes, context: str) -> bytes:
 
 
 def digest_with_key(key: Key, text: str) -> str:
-    """Return a hex digest, equal for equal texts of one person; testing a text needs the key."""
+    """Return a keyed hex digest (HMAC-SHA-256): equal for equal texts of one person only."""
     return hmac.new(key.secret, text.encode(), sha256).hexdigest()

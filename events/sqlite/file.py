@@ -19,17 +19,17 @@ from events.sqlite.receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
 Durability = Literal["power", "process"]
-"""Event that acknowledged data survives: a power cut, or only the death of a process."""
+"""What acknowledged data survives: a power cut too, or only the death of a process."""
 
 LAYOUT: Final = 2
-"""Layout of a file. Opening layout 1 to append adds receipts. A restore alone makes layout 3."""
+"""Layout of a file. Layout 1 becomes 2 when opened to append. Only a restore makes layout 3."""
 
 BUSY_SECONDS: Final = 5.0
-"""Seconds that an append waits for the appends of other processes before it fails."""
+"""Seconds that an append waits for appends of other processes before it fails."""
 
 WAL_BYTES = 64 << 20
-"""Bytes at which the write-ahead log restarts; appends wait while its rest moves, or it would
-outgrow a slow disk. Moving it takes as much space again in the database."""
+"""Size in bytes at which the write-ahead log is emptied. Appends wait for that, because on a slow
+disk it would grow without limit. The database needs as much free space again."""
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
@@ -53,8 +53,8 @@ CREATE TABLE shipped (
     PRIMARY KEY (stream, partition)
 ) WITHOUT ROWID;
 """
-# `place` makes every insert an append at the right edge of the tree; with (stream, partition,
-# offset) as the table's own key 20 KB values were appended at half the rate.
+# With key `place`, every insert is at the right edge of the tree. With key (stream, partition,
+# offset), appends of 20 KB values had half the rate.
 
 _HEADER: Final = struct.Struct("<HI")
 
@@ -82,7 +82,7 @@ def unpack_headers(packed: bytes) -> Headers:
 
 
 def create(path: Path) -> None:
-    """Put an empty log at `path` unless something is there; durable on return."""
+    """Create an empty log at `path`, durable on return. Do nothing if the file exists."""
     if path.exists():
         for file in (path, _wal(path), path.with_name(f"{path.name}-shm")):
             private.tighten(file)
@@ -97,8 +97,8 @@ def create(path: Path) -> None:
 def create_with_records(
     path: Path, source: str, fill: Callable[[sqlite3.Connection], None]
 ) -> None:
-    """Make the log `source` at `path`, where nothing may be, with the writes of `fill` in one
-    transaction. It is durable and whole on return; after an error nothing is there."""
+    """Create the log `source` in a new file at `path`; `fill` writes in the same transaction. It is
+    durable on return; after an error there is no file. Raises LogError if the file exists."""
     if path.exists():
         raise LogError(f"{path} is there already; restore into an empty home")
     if not _build(path, source, fill):
@@ -106,10 +106,10 @@ def create_with_records(
 
 
 def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
-    """Build the file; return whether it is the one at `path`, where no process was first."""
+    """Build the file. Return False if another process created a file at `path` first."""
     temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
-        # Before SQLite does, which gives the files beside it the same mode.
+        # Create it privately first: SQLite gives its -wal and -shm files the same mode.
         private.create_file(temporary)
         with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -161,15 +161,15 @@ def writable(
 
 
 def readable(path: Path) -> sqlite3.Connection:
-    """Return a connection that only reads."""
-    # On a read-only file system no process can write, and SQLite cannot make the shared memory that
-    # it would need to see a writer.
+    """Return a connection that can only read."""
+    # On a read-only file system SQLite cannot make the shared memory by which it sees writers, and
+    # no process can write.
     frozen = os.statvfs(path.parent).f_flag & os.ST_RDONLY and not _wal(path).exists()
     return _connect(path, "mode=ro&immutable=1" if frozen else "mode=ro", BUSY_SECONDS)
 
 
 def _connect(path: Path, mode: str, busy_seconds: float) -> sqlite3.Connection:
-    # A connection is never used by two threads at once; it may be by one after another.
+    # Several threads may use a connection, but only one at a time.
     return sqlite3.connect(
         f"file:{quote(str(path.absolute()))}?{mode}",
         uri=True,
@@ -184,7 +184,7 @@ def _wal(path: Path) -> Path:
 
 
 def identity(connection: sqlite3.Connection, path: Path) -> str:
-    """Return the log's id. Raises LogError for a file without a log, or of a later layout."""
+    """Return the log's id. Raises LogError if the file is no log, or has a newer layout."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('meta')")}
     row = None
@@ -202,7 +202,7 @@ def identity(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Add an earlier layout's missing tables and partitions. Fails if read-only."""
+    """Upgrade the file to this layout: add missing tables and partitions. Needs write access."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(RECEIPTS)
     connection.execute("UPDATE meta SET layout = ? WHERE layout < ?", (LAYOUT, LAYOUT))
@@ -214,7 +214,7 @@ def bring_up(connection: sqlite3.Connection) -> None:
 
 
 def translate_error(error: sqlite3.Error, path: Path) -> LogError:
-    """Return our error for one of SQLite, with the remedy."""
+    """Return kintsugi's error, with the remedy, for an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _space_is_short(path)):
         return LogFull(
@@ -243,6 +243,6 @@ def translate_error(error: sqlite3.Error, path: Path) -> LogError:
 
 
 def _space_is_short(path: Path) -> bool:
-    # The shared-memory file grows by 32 KiB at once and SQLite calls its ENOSPC an I/O error.
+    # On a full disk, SQLite reports an I/O error if its shared-memory file cannot grow (32 KiB).
     disk = os.statvfs(path.parent)
     return disk.f_bavail * disk.f_frsize < 1 << 16

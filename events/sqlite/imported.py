@@ -1,7 +1,7 @@
-"""Events of other sources in an embedded log, brought back from a broker's archive. They keep
-source and sequence in two headers, as on Kafka, or folds could not tell repetitions. The log's own
-records follow, numbered from 0 under an id of its own. Not covered: later copies; only a restore
-fills a new file (events/archive/restore_sqlite.py)."""
+"""Copies of other sources' events in an embedded log, restored from a broker's archive. Two headers
+keep their source and sequence, as on Kafka, so folds recognise duplicates. The log's own records
+follow, numbered from 0 under its own id. Not covered: adding copies later. Only a restore into a
+new file makes them (events/archive/restore_sqlite.py)."""
 
 import sqlite3
 from typing import Final
@@ -10,7 +10,7 @@ from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.log import Headers, Record
 
 LAYOUT: Final = 3
-"""Layout of a file with copies; older versions, which would take them for its own, refuse it."""
+"""Layout of a file with copies. Older versions refuse it; they would misread the copies."""
 
 SCHEMA: Final = """
 CREATE TABLE copied (
@@ -20,11 +20,11 @@ CREATE TABLE copied (
 """
 
 Copied = dict[tuple[str, int], int]
-"""(stream, partition) -> the offset before which all records are copies; missing: 0."""
+"""(stream, partition) -> first offset after the copies; 0 if there is no entry."""
 
 
 def create(connection: sqlite3.Connection, before: Copied) -> None:
-    """Record in a new file, within its transaction, that it holds copies."""
+    """Store in a new file, within its transaction, where its copies end."""
     connection.execute(SCHEMA)
     connection.executemany(
         "INSERT INTO copied VALUES (?, ?, ?)", [(*at, offset) for at, offset in before.items()]
@@ -33,7 +33,7 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
 
 
 def read_copies(connection: sqlite3.Connection) -> Copied:
-    """Return the offsets where copies end, which never change; empty without copies."""
+    """Return the offsets where the copies end; empty without copies. They never change."""
     table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
     if table is None:
         return {}
@@ -42,7 +42,7 @@ def read_copies(connection: sqlite3.Connection) -> Copied:
 
 
 def add_origin(record: Record) -> Headers:
-    """Return the stored headers of a copy."""
+    """Return a copy's stored headers: the record's headers plus source and sequence."""
     return (
         *record.headers,
         (HEADER_SOURCE, record.source.encode()),

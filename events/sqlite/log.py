@@ -1,10 +1,10 @@
-"""The embedded log: one SQLite file in WAL mode; elsewhere than on a laptop, a spool for a shipper.
+"""The embedded log: one SQLite file in WAL mode. With Kafka it is the spool of a shipper.
 
 Guarantees: a returned append survives `kill -9` of any process, and with durability "power" a power
 cut (one fsync per group of appends); a batch is in the log whole or not at all; offsets are dense
 per partition, also with concurrent processes; every record has a checksum that reads verify. Not
-covered: network file systems (SQLite's locks fail on them), and use across `fork`: a log opened
-before it refuses to work in the child, which opens its own.
+covered: network file systems (SQLite's locks fail on them), and use across `fork`: in the child, a
+log opened before raises LogError and must be opened again.
 """
 
 import os
@@ -38,7 +38,7 @@ from events.sqlite.writer import GroupWriter
 from events.streams import STREAMS
 
 _POLL_SECONDS: Final = 0.01
-"""Seconds between looks of `wait` for commits of other processes: 7 microseconds each."""
+"""Seconds between checks by `wait` for other processes' commits; a check takes 7 microseconds."""
 
 _TRIM_RECORDS: Final = 500
 """Records dropped per transaction, so that trimming delays appends only briefly."""
@@ -48,9 +48,9 @@ Row = tuple[str, int, int, int, str, bytes, bytes]
 
 
 class SqliteLog:
-    """The log in the file `path`; it is created unless `read_only`. Raises LogReadOnly, LogCorrupt
-    when the file is damaged or no database, LogFull, LogUnavailable, and LogError without its
-    folder, for no log, or for one of a later kintsugi."""
+    """The log in the file `path`, which is created unless `read_only`. Raises LogReadOnly,
+    LogCorrupt for a damaged file or no database, LogFull, LogUnavailable; LogError if the folder is
+    missing, the database is no log, or its layout is newer."""
 
     def __init__(
         self, path: Path, *, durability: Durability = "power", read_only: bool = False
@@ -83,21 +83,21 @@ class SqliteLog:
 
     @property
     def only_source(self) -> str | None:
-        """Return the log's id; None where it holds copies of other sources."""
+        """Return the log's id; None if the log also holds copies of other sources."""
         return None if self._copied else self.source
 
     def copy_end(self, stream: str, partition: int) -> int:
-        """Return the offset before which records keep their source."""
+        """Return the partition's first offset after copies of other sources; 0 without."""
         return self._copied.get((stream, partition), 0)
 
     @property
     def pending(self) -> int:
-        """Return the batches that were accepted and not answered yet."""
+        """Return the number of appends that were accepted and are not finished."""
         return self._writer.pending if self._writer else 0
 
     @property
     def commits(self) -> int:
-        """Return this process's transactions so far; one may hold several appends."""
+        """Return the number of this process's transactions; one may hold several appends."""
         return self._writer.commits if self._writer else 0
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
@@ -106,11 +106,11 @@ class SqliteLog:
     def begin_append(
         self, entries: Sequence[Entry], receipt: Receipt | None = None
     ) -> Future[list[Place]]:
-        """Append without waiting: the future is done when the entries are durable, and fails as
-        `append` does. The receipt is stored if and only if the entries are."""
+        """Start an append without waiting. The future is done when the entries are durable, and has
+        the errors of `append`. The receipt is stored if and only if the entries are."""
         writer = self._write()
-        # All that depends on the entries alone is checked here: a bad one fails its own batch
-        # before the batch can share a transaction with others.
+        # Entries are checked here, so a bad entry fails its own batch before the batch shares a
+        # transaction with others.
         rows = [columns_of(entry) for entry in entries]
         if not rows:
             nothing: Future[list[Place]] = Future()
@@ -120,8 +120,8 @@ class SqliteLog:
         return writer.begin(lambda c: _insert(c, rows, receipt), size)
 
     def receipt(self, key: str) -> bytes | None:
-        """Return the receipt of a key of the last day, or None."""
-        self._write()  # a log that was opened to read only may be of a layout without receipts
+        """Return the value of the receipt under `key`; None without one from the last day."""
+        self._write()  # raises for a read-only log, which may have a layout without receipts
         with self._snapshot() as connection:
             return receipts.get(connection, key, now_ms())
 
@@ -141,7 +141,7 @@ class SqliteLog:
     def _within(
         self, stream: str, partition: int, rows: sqlite3.Cursor, max_bytes: int
     ) -> list[Record]:
-        """Return the leading records whose values fit, at least one, without loading the rest."""
+        """Return the first records whose values fit into `max_bytes`, but at least one."""
         records: list[Record] = []
         total = 0
         copied = self.copy_end(stream, partition)
@@ -171,7 +171,7 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Return per partition the offset after the last shipped record, or the start."""
+        """Return per partition the offset after the last shipped record, else the log's start."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ class SqliteLog:
         return tuple(values.get(p, 0) for p in range(STREAMS[stream].partitions))
 
     def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None:
-        """Record that all below `next_offset` was copied; never moves back. Raises AheadOfLog."""
+        """Store that all below `next_offset` is shipped; never moves back. Raises AheadOfLog."""
 
         def move(connection: sqlite3.Connection) -> None:
             _, end = _bounds(connection, stream, partition)
@@ -204,8 +204,8 @@ class SqliteLog:
         self._write().submit(move)
 
     def reset_ship_offsets(self) -> None:
-        """Forget which records were copied, so that shipping begins anew. The caller must hold the
-        shipper's lock; a running shipper would go on marking records."""
+        """Forget which records were shipped, so that shipping restarts. The caller must hold the
+        shipper's lock, because a running shipper would mark records again."""
 
         def move(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -219,7 +219,7 @@ class SqliteLog:
         seen = None
         with self._connection() as connection:
             while True:
-                # Changes with every commit of another connection, whatever its process.
+                # It changes with every commit of another connection, in any process.
                 version = connection.execute("PRAGMA data_version").fetchone()
                 if version != seen and _has_records_after(connection, cursor):
                     return True
@@ -245,7 +245,7 @@ class SqliteLog:
         return {name: counts.get(name, {"events": 0, "bytes": 0}) for name in STREAMS}
 
     def check(self) -> list[str]:
-        """Return the file's defects as sentences. Reads all of it."""
+        """Return the file's defects as sentences; empty if sound. Reads the whole file."""
         try:
             with self._snapshot() as connection:
                 return [*_damage(connection), *_gaps(connection), *_checksum_errors(connection)]
@@ -253,13 +253,13 @@ class SqliteLog:
             return [str(error)]
 
     def close(self) -> None:
-        """Finish accepted appends. Does nothing a second time, or after a fork."""
+        """Finish accepted appends. A second call, or a call after a fork, does nothing."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         self._notify()
         self._close_idle()
-        # Last, because only a connection that may write leaves a file without a -wal beside it.
+        # The writer is last: only a writing connection removes the -wal file when it closes.
         if self._writer is not None:
             self._writer.close()
 
@@ -278,7 +278,7 @@ class SqliteLog:
             raise LogError(f"{self.path} was closed; open it again")
         if os.getpid() != self._process:
             raise LogError(f"{self.path} was opened before a fork; open it again in the child")
-        # A process that has it open continues in the removed file; what it appends is lost.
+        # Appends to a removed file would be lost.
         if _file_at(self.path) != self._file:
             raise LogDiverged(
                 f"{self.path} was replaced or removed while this process had it open; stop every "
@@ -291,7 +291,7 @@ class SqliteLog:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield a reading connection for this thread alone; it is kept for the next one."""
+        """Yield a reading connection for this thread only; keep it for later use."""
         self._check_usable()
         try:
             try:
@@ -311,7 +311,7 @@ class SqliteLog:
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection on which all reads see one state of the log."""
+        """Yield a connection in a transaction, so that all reads see the same state."""
         with self._connection() as connection:
             connection.execute("BEGIN")
             yield connection
@@ -326,7 +326,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def columns_of(entry: Entry | Record) -> Row:
-    """Return the columns of an entry. Raises TooLarge, ValueError."""
+    """Return the stored columns of an entry. Raises TooLarge or ValueError for a bad entry."""
     check_size(entry)
     count = STREAMS[entry.stream].partitions
     if not 0 <= entry.partition < count:
@@ -347,7 +347,7 @@ def _crc(key: str, headers: bytes, value: bytes) -> int:
 def _insert(
     connection: sqlite3.Connection, rows: list[Row], receipt: Receipt | None
 ) -> list[Place]:
-    """Append in a transaction; offsets are taken while it excludes every other process."""
+    """Insert rows within a write transaction, which excludes other processes; set the offsets."""
     following: dict[tuple[str, int], int] = {}
     sizes: Counter[tuple[str, int]] = Counter()
     counts = Counter((row[0], row[1]) for row in rows)
@@ -391,7 +391,7 @@ def _has_records_after(connection: sqlite3.Connection, cursor: Cursor) -> bool:
 
 
 def _trim(connection: sqlite3.Connection, stream: str, partition: int, before: int) -> bool:
-    """Drop one portion of records; return whether more remain."""
+    """Delete up to `_TRIM_RECORDS` records; return whether more remain to delete."""
     start, end = _bounds(connection, stream, partition)
     target = min(before, end)
     reached = min(target, start + _TRIM_RECORDS)

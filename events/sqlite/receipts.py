@@ -1,6 +1,6 @@
-"""Receipts: values under a key that the log keeps for a day, to answer a request again. A receipt
-is written in its record's transaction, so one exists exactly where the record does. Nothing folds
-or ships it; the oldest go after a day or when too many. The first of a key stays."""
+"""Receipts: values under a key, kept for a day to answer a repeated request. A receipt is written
+in its record's transaction, so it exists exactly if the record does. Nothing folds or ships it. Old
+receipts are deleted after a day, or when too many. Within a day, a key's first receipt stays."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MAX_RECEIPT_BYTES: Final = 1 << 20
 """Largest value of a receipt, in bytes."""
 
 _DROPPED_AT_ONCE: Final = 8
-"""Old receipts deleted with each new one; above one, so that their number falls after busy days."""
+"""Old receipts deleted per new receipt; above 1, so their number falls after busy days."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS receipt (
@@ -44,7 +44,7 @@ class Receipt:
 
 
 def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
-    """Store the receipt within a transaction, and delete old ones."""
+    """Store a receipt within the caller's transaction, and delete old receipts."""
     connection.execute(
         "INSERT INTO receipt (key, recorded_ms, value) VALUES (?, ?, ?) ON CONFLICT (key) "
         "DO UPDATE SET recorded_ms = excluded.recorded_ms, value = excluded.value "
@@ -59,7 +59,7 @@ def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
 
 
 def get(connection: sqlite3.Connection, key: str, now_ms: int) -> bytes | None:
-    """Return the value under a key; None where there is none, or it is more than a day old."""
+    """Return the value under a key; None if it is missing or more than a day old."""
     row = connection.execute(
         "SELECT value FROM receipt WHERE key = ? AND recorded_ms >= ?", (key, now_ms - KEPT_MS)
     ).fetchone()

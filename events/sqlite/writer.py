@@ -1,6 +1,6 @@
-"""Group commit: one thread and one transaction for all waiting writes. Arrivals during a commit go
-into the next one, so writers share an fsync. A second thread moves the write-ahead log into the
-database on its own connection, so that no append pays for it."""
+"""Group commit: one thread writes all waiting jobs in one transaction. Jobs that arrive during a
+commit go into the next, so they share an fsync. A second thread moves the write-ahead log into the
+database on its own connection, so that appends do not wait for it."""
 
 import logging
 import sqlite3
@@ -19,24 +19,24 @@ from events.sqlite.file import Durability, translate_error, writable
 T = TypeVar("T")
 
 Job = Callable[[sqlite3.Connection], Any]
-"""Runs in a transaction and validates before it writes: after a KintsugiError, the rest commits."""
+"""Writes in a shared transaction. If it raises KintsugiError before it writes, the rest commits."""
 
 GROUP_BYTES: Final = 8 << 20
-"""Largest group, unless one batch is larger: bounds the wait of its last member."""
+"""Most bytes in a group of more than one job. It bounds how long the last job waits."""
 
 _GATHER_SECONDS: Final = 0.0005
-"""Seconds that a group waits for the callers just answered. Without it 32 busy writers split into
-two halves that take turns: twice the fsyncs, 30 % fewer appends of 1.3 KB."""
+"""Seconds that a group waits for the callers that were just answered. Without it 32 busy writers
+form two groups in turn: twice the fsyncs, 30 % fewer appends of 1.3 KB."""
 
 CHECKPOINT_BYTES: Final = 4 << 20
-"""Bytes written between two checkpoints, about: SQLite's own default of 1,000 pages."""
+"""Approximate bytes written between two checkpoints: SQLite's default of 1,000 pages."""
 
 _PAGE_BYTES: Final = 4096
 
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
 
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
-"""Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
+"""Most seconds to wait for readers when the write-ahead log is emptied, as appends wait too."""
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _PendingJob:
     done: Future[Any] = field(default_factory=Future)
 
     def fail(self, error: Exception, path: Path) -> None:
-        """Fail one caller with an exception object of its own, because threads raise it."""
+        """Fail one caller with its own exception object, because each thread raises it."""
         if not isinstance(error, sqlite3.Error):
             self.done.set_exception(error)
             return
@@ -73,25 +73,25 @@ class GroupWriter:
         self.commits = 0
         """Transactions that were committed; each is one fsync with durability "power"."""
         self._callers = 1
-        """Estimate of concurrent callers; a lone one never waits for others."""
+        """Estimated number of concurrent callers. A single caller never waits for others."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"append {path}", daemon=True)
         self._thread.start()
 
     @property
     def pending(self) -> int:
-        """Return the jobs that were accepted and not answered yet."""
+        """Return the number of jobs that were accepted and are not finished."""
         with self._arrived:
             return len(self._waiting) + self._taken
 
     def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
-        """Return the result of `job` once it is committed; `size` is its bytes written."""
+        """Run `job`, wait for its commit and return its result. `size`: bytes that it writes."""
         return self.begin(job, size).result()
 
     def begin(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> "Future[T]":
         """Submit as `submit`, without waiting."""
         item = _PendingJob(job, size)
-        # A caller that stops waiting cannot cancel it: the writer may be at it already.
+        # A caller cannot cancel the job, because the writer may have begun it.
         item.done.set_running_or_notify_cancel()
         with self._arrived:
             if self._closed:
@@ -112,7 +112,7 @@ class GroupWriter:
     def _run(self) -> None:
         while group := self._next_group():
             self._commit(group)
-            pages = len(group) + 1  # about one page of the index each, and the list of partitions
+            pages = len(group) + 1  # about one index page per job, and the table of partitions
             self._checkpointer.wrote(sum(item.size for item in group) + pages * _PAGE_BYTES)
 
     def _next_group(self) -> list[_PendingJob]:
@@ -175,19 +175,19 @@ class Checkpointer:
         self._one_at_a_time = threading.Lock()
         self._since_checkpoint = 0
         self._since_restart = 0
-        """Estimate of the write-ahead log's size: last seen, and written since."""
+        """Estimated size of the write-ahead log: last measured size plus bytes written since."""
         self._due = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoint {path}", daemon=True)
         self._thread.start()
 
     def wrote(self, size: int) -> None:
-        """Count committed bytes; hold the writer up where the disk cannot follow."""
+        """Count committed bytes. Block the writer if the write-ahead log grew too large."""
         self._since_checkpoint += size
         self._since_restart += size
         if self._since_restart >= file.WAL_BYTES:
             restarted = self._checkpoint("RESTART")
-            # A reader or another process was in the way: try again a little later.
+            # A reader or another process prevented it: try again a little later.
             self._since_restart = 0 if restarted else file.WAL_BYTES - CHECKPOINT_BYTES
         elif self._since_checkpoint >= CHECKPOINT_BYTES:
             self._since_checkpoint = 0
@@ -218,7 +218,7 @@ class Checkpointer:
                 )
                 return False
             if kind == "PASSIVE":
-                # Others write to it as well, and did before this process: to count what one writes
-                # would bound nothing.
+                # Other processes write to the file too, so use its measured size, not only own
+                # writes.
                 self._since_restart = max(0, frames) * _FRAME_BYTES
             return not busy

@@ -1,1 +1,1 @@
-"""Events of the data engine: how tasks are written and judged, and whose fault a failure was."""
+"""Events of data synthesis: plans for writing and judging tasks, and causes of failures."""

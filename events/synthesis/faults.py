@@ -1,5 +1,5 @@
-"""Faults of rollouts: an event of the stream `learning`. Source: AReaL-SEA (arXiv 2601.22607,
-section 3.1) for faults of the task and the trajectory; the user's are ours. Rules decide
+"""The event that attributes a rollout's failure. Source: AReaL-SEA (arXiv 2601.22607, section 3.1)
+for faults of the task and the trajectory; faults of the user are our addition. Rules decide
 (envs/attribution); a model's opinion is recorded and decides nothing."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -11,21 +11,21 @@ from events.messages import StrictModel
 from events.rollouts import Id, Name, Reason
 
 Fault = Literal["task", "user", "trajectory"]
-"""`task`: its gold actions fail, or its text contradicts them; `user`: the user broke instructions,
-misused a tool, hung up early or told what it cannot know; `trajectory`: the agent failed."""
+"""`task`: its gold actions fail, or its text contradicts them. `user`: the user broke instructions,
+misused a tool, hung up early or told unknown facts. `trajectory`: the agent failed."""
 
 
 class FaultOpinion(StrictModel):
-    """A model's opinion of a rollout."""
+    """A model's opinion about who is at fault in a rollout."""
 
     model: Name
     fault: Fault | None
-    """None: it would accept the rollout."""
+    """The fault; None: the model would accept the rollout."""
     reason: Reason = ""
 
 
 class TrajectoryVerified(Decision):
-    """A rollout of a written task was examined."""
+    """A rollout on a written task was examined for faults."""
 
     TYPE: ClassVar[str] = "TrajectoryVerified"
 
@@ -38,17 +38,17 @@ class TrajectoryVerified(Decision):
     """Plan of the task; None without a plan."""
     fault: Fault | None = None
     rule: Annotated[str, Field(max_length=128)] = ""
-    """Rule of the fault; empty where it is accepted."""
+    """Rule that found the fault; empty if the rollout is accepted."""
     reason: Reason = ""
     opinion: FaultOpinion | None = None
-    """None: no model was asked, or it gave no answer."""
+    """The model's opinion; None: no model was asked, or it gave no answer."""
     trouble: Reason = ""
     siblings: Annotated[tuple[Id, ...], Field(max_length=1000)] = ()
-    """For a task's fault: reviewed tasks of the same plan or source, retired by other events."""
+    """For a task's fault: reviewed tasks of the same plan or source. Other events retire them."""
 
     @property
     def agrees(self) -> bool | None:
-        """Return whether the model agrees; None without an opinion."""
+        """Return whether the model names the same fault as the rules; None without an opinion."""
         return None if self.opinion is None else self.opinion.fault == self.fault
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
-"""Plans of how tasks are written and judged: events of the stream `learning`. A plan follows
-AReaL-SEA (arXiv 2601.22607, section 3.1). A writer of ours or a model follows it; the checks of
-daemon/proposer/verification.py decide."""
+"""Events of plans, which say how tasks are written and judged (stream `learning`). Source of plans:
+AReaL-SEA (arXiv 2601.22607, section 3.1). Code or a model writes tasks by a plan; the checks of
+daemon/proposer/verification.py accept or reject them."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -16,13 +16,13 @@ MOST_ROUNDS: Final = 3
 """Most rounds of revisions of one set; the paper gives no number."""
 
 Complexity = Literal["simple", "compound", "long"]
-"""Number of gold calls: one or two, three to five, more."""
+"""Number of gold calls: `simple` one or two, `compound` three to five, `long` more."""
 
 ToolMode = Literal["read", "write", "both_parties", "none"]
-"""Kind of gold calls: look up, change, need the user's calls too; or none (the policy answers)."""
+"""Kind of gold calls: look-ups, changes, calls of agent and user, or none (the policy answers)."""
 
 Aspect = Literal["writing", "rollout", "judging"]
-"""Subject of a plan's rule: writing tasks, the user's conduct in a rollout, or judging."""
+"""What a plan's rule is about: writing tasks, the user's conduct in a rollout, or judging."""
 
 
 class PlanRule(StrictModel):
@@ -30,28 +30,28 @@ class PlanRule(StrictModel):
 
     aspect: Aspect
     check: Name
-    """Check that failed (learning.Check), or rule that refused a trajectory."""
+    """Failed check (learning.Check) or trajectory rule because of which this rule was added."""
     text: Text
 
 
 class Plan(StrictModel):
-    """A way of writing and judging some tasks."""
+    """Instructions for writing and judging a group of tasks."""
 
     plan: Name
     domain: Name
     """Subject of its tasks: a table of the environment, or a kind of thing."""
     kind: Name | None = None
-    """Capability that gives state and calls; None: the writer explores."""
+    """Capability whose generator gives state and calls; None: the writer explores by itself."""
     complexity: Complexity
     tool_mode: ToolMode
     tools: tuple[Name, ...]
     """Tools that the gold calls of its tasks need."""
     manner: Name
-    """Manner of the user's speech (daemon/methods/synthesis/manners.py)."""
+    """The user's style of speech (daemon/methods/synthesis/manners.py)."""
     writing: Text
     judging: Text
     rules: tuple[PlanRule, ...] = ()
-    """Rules added by revisions."""
+    """Rules that revisions added."""
 
     @property
     def summary(self) -> str:
@@ -60,28 +60,28 @@ class Plan(StrictModel):
 
 
 class PlansWritten(Decision):
-    """A planner has laid out how an agent's tasks are to be written."""
+    """A planner wrote a set of plans for an agent's tasks."""
 
     TYPE: ClassVar[str] = "PlansWritten"
 
     plans: Id
-    """The set: derive_id("plans", ...)."""
+    """Id of the set of plans: derive_id("plans", ...)."""
     alias: Name
     base: Name
     environment: Name
     cycle: Id | None = None
-    """None for a person's set."""
+    """Cycle that requested the set; None for a person's request."""
     patterns: tuple[Name, ...] = ()
-    """Failure patterns of the plans; empty: all."""
+    """Failure patterns that the plans are for; empty: all patterns."""
     entries: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
     """Plans in the order of writing."""
     overlap: Annotated[float, Field(ge=0, le=1)]
-    """Largest likeness of two of them: the share of common trigrams of words."""
+    """Largest similarity of two plans: their share of common word trigrams."""
     uncovered: tuple[Name, ...] = ()
     writer: Name | None = None
     """Model that wrote them; None for rules."""
     refused: tuple[Reason, ...] = ()
-    """Why the model's plans were refused, in its order."""
+    """Why plans of the model were refused, in the model's order."""
     trouble: Reason = ""
     """Why rules wrote the plans in place of a configured model."""
 
@@ -94,25 +94,25 @@ class PlansWritten(Decision):
 
 
 class PlanRevision(StrictModel):
-    """A tried change of a plan."""
+    """A change of a plan that was tried out."""
 
     before: PlanName
     plan: Plan
     reason: Reason
     """Reason in words, with the counts of the failures."""
     failures: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """Failed events: `TaskRejected`, or refused rollouts."""
+    """Ids of the failures: `TaskRejected` events, or refused rollouts."""
     tries_before: Count
     accepted_before: Count
     tries: Count
-    """Tries of the plan as revised that the plan before had not; so is the next."""
+    """Number of new tries with the revised plan; `accepted` counts these tries only."""
     accepted: Count
     kept: bool
-    """Whether the revision stays: its own acceptance holds."""
+    """Whether the revision stays, because enough of its own tries were accepted."""
 
 
 class PlansRevised(Decision):
-    """A round of reflection over the failures of a set of plans."""
+    """Plans of a set were revised after their failures, in one round."""
 
     TYPE: ClassVar[str] = "PlansRevised"
 
