@@ -1,1 +1,1 @@
-"""Alembic migrations of the projection tables, for SQLite and PostgreSQL alike."""
+"""Alembic migrations of the projection tables, for both SQLite and PostgreSQL."""

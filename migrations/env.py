@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `upgrade.py` hands over."""
+"""Alembic's entry point: runs migrations on the connection that `upgrade.py` passes."""
 
 from alembic import context
 from sqlalchemy import Connection

@@ -1,7 +1,7 @@
-"""Make this version's tables in an empty database, at once and without Alembic.
+"""Creates this version's tables in an empty database, without Alembic.
 
-Alembic takes a while to import, which every command in a new home would wait for. Tests hold the
-tables of an upgraded database to those that are made here.
+Importing Alembic takes time, for which every command in a new home would wait. Tests check that
+these tables equal those of an upgraded database.
 """
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -18,8 +18,8 @@ _VERSION_TABLE = (
 
 
 def lay_out(engine: Engine) -> str | None:
-    """Make the tables where a SQLite database is empty, and return their revision. Return None for
-    any other database, which stays as it is. Two processes at once do it once."""
+    """Create the tables in an empty SQLite database and return their revision. Return None for any
+    other database, which stays unchanged. Of concurrent processes, only one creates them."""
     if engine.dialect.name != "sqlite":
         return None
     with write_transaction(engine) as connection:
@@ -30,10 +30,10 @@ def lay_out(engine: Engine) -> str | None:
 
 
 def create_tables(connection: Connection) -> None:
-    """Make the tables in a database that has none of ours, and name their revision."""
+    """Create the tables in a database without kintsugi's tables, and store their revision."""
     for table in METADATA.sorted_tables:
         connection.execute(CreateTable(table))
-    # Of two indexes that serve a query alike, SQLite takes the one that was made later.
+    # Of two equally good indexes SQLite uses the newer, so create them in a fixed order.
     indexes = (index for table in METADATA.sorted_tables for index in table.indexes)
     for index in sorted(indexes, key=lambda index: str(index.name)):
         connection.execute(CreateIndex(index))

@@ -1,8 +1,8 @@
-"""Bring a database to this version's tables, or say that it is not there.
+"""Upgrades a database to this version's tables, or checks that this was done.
 
-An embedded SQLite database migrates itself on first use, an empty one by `head.py` alone; any other
-is migrated by the operator with `kintsugi db upgrade`, under a lock, so that two of them at once do
-the work once.
+An embedded SQLite database is migrated on first use; an empty one needs only `head.py`. An operator
+migrates any other database with `kintsugi db upgrade`. It takes a lock, so concurrent runs migrate
+once.
 """
 
 import io
@@ -23,13 +23,13 @@ from events.privacy.database_url import render_database_url
 from migrations.head import create_tables
 
 _LOCK: Final = 0x6B696E74
-"""PostgreSQL's advisory lock of a migration."""
+"""Number of the PostgreSQL advisory lock for migrations."""
 
 
 def upgrade(engine: Engine) -> str:
-    """Bring the tables to this version and return the revision. An empty database gets all tables,
-    any other the missing revisions. Raises DatabaseMismatch for tables of a newer version, and for
-    tables that are too old."""
+    """Upgrade the tables to this version and return the revision. An empty database gets all
+    tables; any other database gets the missing revisions. Raises DatabaseMismatch if the tables are
+    of a newer version or too old."""
     _refuse_others(engine, current(engine))
     config = _config()
     with write_transaction(engine) as connection:
@@ -85,7 +85,7 @@ def _refuse_others(engine: Engine, revision: str | None) -> None:
 
 
 def differences(engine: Engine) -> list[str]:
-    """Where the database's tables differ from the code's: empty when they are the same."""
+    """Return the differences between the database's tables and the code's; empty if none."""
     with read_transaction(engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return [repr(difference) for difference in compare_metadata(context, METADATA)]
@@ -93,7 +93,7 @@ def differences(engine: Engine) -> list[str]:
 
 @cache
 def _scripts() -> ScriptDirectory:
-    """Return the revisions of this code, which are read once."""
+    """Return this code's revision scripts, which are read once per process."""
     return ScriptDirectory.from_config(_config())
 
 

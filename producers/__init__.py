@@ -1,1 +1,1 @@
-"""Appends events: importers and the shipper (event)."""
+"""Programs that append events: the gateway, importers and the shipper (event)."""

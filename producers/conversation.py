@@ -1,6 +1,6 @@
-"""Other programs' messages in our form, and their contradictions. Reads the variants of OpenAI's
-chat format in logs (calls and contents by envs/answers). Arguments that are no JSON object stay
-text, as evidence. Results are paired with calls by position (events/messages.py)."""
+"""Converts other programs' messages to events/messages.py, and finds contradictions in them. It
+reads the variants of OpenAI's chat format that occur in logs (calls and contents by envs/answers).
+Arguments that are no JSON object stay text, as evidence."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -37,13 +37,13 @@ class _Conversation(Wire):
 
 
 def parse_messages(raw: Any) -> tuple[Message, ...]:
-    """Return messages in our form. Raises pydantic's ValidationError, or Unusable."""
+    """Return raw messages as `Message`s. Raises pydantic's ValidationError, or Unusable."""
     parsed = _Conversation.model_validate({"messages": raw})
     return tuple(to_message(message) for message in parsed.messages)
 
 
 def to_message(wire: WireMessage) -> Message:
-    """Return a message in our form. Raises Unusable."""
+    """Return a parsed message as a `Message`. Raises Unusable."""
     content, reasoning, aside = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
         thoughts = ""
@@ -73,7 +73,7 @@ def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
 def read_parts(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str]:
-    """Return an answer's content without its reasoning, and the reasoning. Parts of text alone
+    """Return an answer's content without reasoning, and the reasoning. If all parts are text, they
     become one text; with any other part, such as a picture, they stay parts."""
     if not isinstance(content, list):
         return content, ""
@@ -87,7 +87,7 @@ def read_parts(
 
 
 def _is_text(part: Any) -> bool:
-    """Return whether a part loses nothing by becoming its text."""
+    """Return whether a part has no fields besides its text."""
     return not isinstance(part, dict) or not any(
         value for name, value in part.items() if name not in ("type", "text", "refusal")
     )
@@ -96,7 +96,8 @@ def _is_text(part: Any) -> bool:
 def _split_content(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
-    """Return a content without asides and empty parts, and the asides; unchanged without asides."""
+    """Return the content without asides and empty parts (unchanged without asides), and the
+    asides."""
     if content is None or (isinstance(content, str) and "<" not in content):
         return content, None
     parts = [content] if isinstance(content, str) else content
@@ -126,7 +127,7 @@ def _read_part(part: str | dict[str, Any]) -> str:
 def findings(
     messages: Sequence[Message], declared: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """Return a conversation's contradictions, each once; `declared` are the known tools."""
+    """Return a conversation's contradictions, each once; `declared` names the known tools."""
     executed = executed_calls(messages)
     problems: list[str] = []
     results = sum(message.role == "tool" for message in messages)
@@ -163,7 +164,7 @@ def contradicts(part: float | None, outputs: Sequence[str], messages: Sequence[M
 
 
 _MAX_NAMED: Final = 5
-"""Unknown tools named per rollout, because a model can make up many."""
+"""Most unknown tools named per rollout, because a model can make up many."""
 
 
 def _reject(why: str, _: object) -> NoReturn:

@@ -19,7 +19,7 @@ from events.sqlite.receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
 Durability = Literal["power", "process"]
-"""What acknowledged data survives: a power cut too, or only the death of a process."""
+"""Whether acknowledged data survives a power cut too, or only the death of a process."""
 
 LAYOUT: Final = 2
 """Layout of a file. Layout 1 becomes 2 when opened to append. Only a restore makes layout 3."""

@@ -22,7 +22,7 @@ ToolMode = Literal["read", "write", "both_parties", "none"]
 """Kind of gold calls: look-ups, changes, calls of agent and user, or none (the policy answers)."""
 
 Aspect = Literal["writing", "rollout", "judging"]
-"""What a plan's rule is about: writing tasks, the user's conduct in a rollout, or judging."""
+"""Subject of a plan's rule: writing tasks, the user's conduct in a rollout, or judging."""
 
 
 class PlanRule(StrictModel):

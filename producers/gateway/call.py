@@ -1,9 +1,9 @@
 """Answers one call: RequestContext -> one EngineRequest per attempt -> the client's response.
 
-Guarantee: every call that began gets its CallEnded, after an answer, an error, a timeout, a
-client's disconnect or an engine's death; only a killed gateway leaves a CallStarted alone.
-CallEnded is appended before the last byte, or before the event that ends a stream. A client's
-disconnect cancels the engine's work. Where the disk refuses, `best_effort` answers with a header
+Guarantee: every call with a CallStarted gets a CallEnded, after an answer, an error, a timeout, a
+client's disconnect or an engine's death. Only a killed gateway leaves a CallStarted without it.
+CallEnded is appended before the answer's last byte or last event is sent. A client's disconnect
+cancels the engine's work. If the log cannot be written, mode `best_effort` answers with a header
 that says so, and `required` refuses the call.
 """
 
@@ -62,7 +62,7 @@ _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
 
 
 class Chooser(Protocol):
-    """Chooses the members of policies for the sessions of a gateway."""
+    """Chooses the member of a panel that answers a session."""
 
     async def choose(
         self,
@@ -73,11 +73,11 @@ class Chooser(Protocol):
         upstreams: Sequence[Upstream],
         metrics: Metrics,
     ) -> MemberChoice:
-        """Return the member of policy `name` for a call; `upstreams` are in the session's order."""
+        """Return the member of policy `name` for a call; try `upstreams` in the order given."""
         ...
 
     def reconsider(self, session: str, policy: str) -> None:
-        """Have the session's next call choose anew where the call that chose came to nothing."""
+        """Let the session's next call choose again, because the choosing call failed."""
         ...
 
     async def stop(self) -> None:
@@ -86,7 +86,7 @@ class Chooser(Protocol):
 
 
 MakeChooser = Callable[[Routing, HttpClient], Chooser]
-"""Makes the chooser of a gateway, which asks by the gateway's client."""
+"""Makes a gateway's chooser, which sends requests with the gateway's HTTP client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One attempt: an engine, the request that it is sent, and the capture of its answer."""
+    """One attempt: an engine, the request to it, and the capture of its answer."""
 
     attempt: Attempt
     request: ModelRequest
@@ -115,9 +115,9 @@ class EngineRequest:
     extras: ExtraFields
     answer: Capture
     asides: Asides | None
-    """Takes asides out of the client's answer; None where the client gets them."""
+    """Removes asides from the client's answer; None if the client gets them."""
     model_name: str | None
-    """Model name for the answer; None keeps the name that the engine reports."""
+    """Model name to write into the answer; None keeps the engine's name."""
 
     @property
     def upstream(self) -> Upstream:
@@ -125,7 +125,7 @@ class EngineRequest:
 
 
 class Call(Response):
-    """A call; as a response, it answers itself."""
+    """One call to the gateway, as an ASGI response that gets and relays the engine's answer."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Call(Response):
         attributed: CallAttribution,
         shadow: Callable[[str], None] | None = None,
     ) -> None:
-        """`upstreams` are in the session's order; `shadow` answers the adapter that it is given."""
+        """`upstreams`: in the session's order. `shadow`: has a shadow adapter answer, too."""
         # Not super().__init__: status, headers and body are the engine's.
         self.background = None
         self._gateway = gateway
@@ -154,26 +154,26 @@ class Call(Response):
         )
         self._engine_request = self._prepare_request(Attempt(upstreams[0], None))
         self._served: EngineModel | None = None
-        """The policy as events and headers name it; None before the first attempt."""
+        """Policy and base as events and headers name them; None before the first attempt."""
         self._member: MemberChoice | None = None
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
-        """Seconds from that request's start to its last byte; None before the last byte."""
+        """Seconds from that start to the answer's last byte; None before the last byte."""
         self._headers_sent = False
         self._complete = False
         self._delivered = False
         self._continued = False
-        """Whether a whole answer was recorded and delivered: the conversation went on."""
+        """Whether a whole answer was recorded and delivered, so that the conversation continues."""
         self._silent = True
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
         self._held_events: dict[int, tuple[dict[str, Any], bytes]] = {}
-        """Identity of a held event -> (event, which it keeps alive; its bytes)."""
-        """Bytes of the stream so far, kept where the call has an idempotency key."""
+        """id() of a held-back event -> (the event, so that its id stays valid; its bytes)."""
+        """Bytes of the stream so far, kept if the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Without messages and without a name, nothing can go on from it.
+        # No later call can continue a call without messages and without a named session.
         goes_on = self._attributed.by != "none" or len(self._context.conversation) > 0
         self._lease = self._gateway.routing.begin(
             self._request.model, self._attributed.session, goes_on
@@ -204,7 +204,7 @@ class Call(Response):
         try:
             if not await self._record.wait_for_end():
                 await self._record_interruption(bug, stopped)
-        except Exception as error:  # the call has its end, and what follows must be done
+        except Exception as error:  # the call is recorded; the steps below must still run
             bug = bug or error
         self._finalize()
         if not self._continued:
@@ -248,7 +248,7 @@ class Call(Response):
                         return
                     loss = UpstreamFailure(_explain_absent_model(attempt))
                 except UpstreamFailure as error:
-                    # Another may be asked as long as this one has said nothing.
+                    # Another engine may be asked as long as this one has sent nothing.
                     if self._record.status is not None:
                         raise
                     loss = error
@@ -256,7 +256,7 @@ class Call(Response):
         raise loss
 
     async def _look_for_adapter(self) -> None:
-        """Ask new engines for their models, and all for the route's adapters, which may be new."""
+        """Ask new engines for their models, and all engines for the route's adapters."""
         await asyncio.gather(
             *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
         )
@@ -279,8 +279,8 @@ class Call(Response):
         )
 
     async def _try_engine(self, send: Send) -> bool:
-        """Relay the engine's answer; return False if it lost the adapter, or if it got an alias
-        before it listed its models. Raises UpstreamFailure."""
+        """Relay the engine's answer. Return False if the engine lost the adapter, or was asked for
+        an alias before its models were known. Raises UpstreamFailure."""
         request = self._engine_request
         body = await run_in_thread_if_large(
             self._request.size, request.request.encode_for_engine, request.extras
@@ -299,14 +299,14 @@ class Call(Response):
         return True
 
     async def _lacks_model(self, attempt: Attempt) -> bool:
-        """Return whether an engine that refuses a name cannot have it."""
+        """Return whether an engine that refused the model's name does not serve that model."""
         upstream, adapter = attempt.upstream, attempt.adapter
         if adapter is not None:
-            # What is known of the engine may be older than its last start.
+            # The engine may have restarted since its models were read.
             await upstream.look(self._gateway.client)
             return adapter not in upstream.served
-        # A client that asked for an alias asked for no model that could be misspelt; one that named
-        # none, or an empty name, was passed on as it came, and reads what the engine says.
+        # An alias is never a client's misspelt model. A request without a model, or with an empty
+        # name, was passed on unchanged, and the client gets the engine's error.
         model = self._engine_request.request.model
         return bool(self._lease.choice.order) and model is not None and model not in upstream.served
 
@@ -314,7 +314,7 @@ class Call(Response):
         engine_request = self._prepare_request(attempt)
         served, member = self._identify_model(engine_request), attempt.member
         if self._record.has_start and (served, member) != (self._served, self._member):
-            # A call has one policy and member: the call so far failed, and another one begins.
+            # A recorded call has one policy and member: end it as failed and begin another.
             await self._record_end("failed", error)
             self._finalize()
             self._record = self._record.make_next()
@@ -349,7 +349,7 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
-        """Return the attempt's policy and base as stored, with an unknown name redacted."""
+        """Return policy and base for the events; an unknown model name is redacted."""
         model = self._identify_model_of_call(engine_request)
         attempt = engine_request.attempt
         if attempt.member is None or attempt.policy is None:
@@ -379,7 +379,7 @@ class Call(Response):
         try:
             body = await response.aread()
         except AnswerTooLong as error:
-            # Asked again, it would be as long.
+            # No retry: the next answer would be as long.
             raise Refused(
                 502, f"the engine's answer is too long: {error}; {_ASK_FOR_LESS}"
             ) from error
@@ -433,11 +433,11 @@ class Call(Response):
                     await turn.give_way()
         rest = splitter.rest()
         if answer.is_last(sse.data(rest)):
-            # Its own end is only that of the body.
+            # The stream's last event came without a blank line after it.
             await self._finish_stream(send, rest, recorded)
             return
         if answer.error is None:
-            # Cut off, however politely: without a word of ours it would look whole to a client.
+            # The stream was cut off. Without an error from us it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
             raise UpstreamFailure(f"{self._engine_request.upstream.url}: {cut}")
         await self._record_end("failed", answer.error)
@@ -454,7 +454,7 @@ class Call(Response):
         return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Return whether an event ends the stream, and the client's bytes. Raises EventTooLong."""
+        """Return whether an event is the last, and its bytes to send. Raises EventTooLong."""
         payload = sse.data(event)
         if self._engine_request.answer.is_last(payload):
             return True, event
@@ -466,7 +466,7 @@ class Call(Response):
         answer = self._engine_request.answer
         began = answer.has_begun
         if payload and document is None:
-            # It is passed on as it came, and the answer is not trained on.
+            # Pass it on unchanged; the answer becomes untrainable.
             answer.error = answer.error or "the engine sent an event that is no JSON"
         if document is not None:
             event = self._restore_event(event, document)
@@ -489,7 +489,7 @@ class Call(Response):
             chunks = request.asides.take_from_chunk(chunk)
         restored = [set_model(each, request.model_name) for each in chunks]
         if not restored and "index" in document:
-            # It may be the beginning of a block of which nothing is seen yet.
+            # It may begin a block that is held back until visible text comes.
             self._held_events[id(document)] = document, event
         written = b"".join(self._write_event(event, document, each) for each in restored)
         if document.get("type") == "content_block_stop":
@@ -509,7 +509,7 @@ class Call(Response):
 
     def _keep_for_retry(self, event: bytes) -> None:
         if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
-            # One byte too many says that it is not whole.
+            # Keep one byte more than allowed, to mark that the body is too large.
             self._sent += event[: MAX_BODY_BYTES + 1 - len(self._sent)]
 
     async def _finish_stream(self, send: Send, event: bytes, promised: bool) -> None:
@@ -521,7 +521,7 @@ class Call(Response):
             "failed" if error else "completed", error, bytes(self._sent)
         )
         if not recorded and self._gateway.capture == "required":
-            # Without its last event the client knows that the call is not acknowledged.
+            # The missing last event tells the client that the call is not acknowledged.
             await self._send_last(send, b"")
             return
         notice = _NOT_RECORDED if promised and not recorded else b""
@@ -530,8 +530,8 @@ class Call(Response):
     async def _send_error(
         self, send: Send, refusal: Refused, outcome: Outcome, reason: str | None = None
     ) -> None:
-        """Send an error as the response, or as the last event of a stream. `reason` is recorded
-        instead of the client's text, which must name no address."""
+        """Send an error as the response, or as the last event of a stream. If given, `reason` is
+        recorded instead of the client's text, which must not name an engine's address."""
         if self._complete:
             return
         began = self._headers_sent
@@ -589,7 +589,7 @@ class Call(Response):
     async def _record_end(
         self, outcome: Outcome, error: str | None = None, body: bytes | None = None
     ) -> bool:
-        """Record the call's end with a whole `body`; return whether the call is in the log."""
+        """Record the end with the whole answer `body`; return whether the call is in the log."""
         engine_request, client_answer = self._engine_request, None
         if body is not None:
             client_answer = ClientAnswer(
@@ -607,7 +607,7 @@ class Call(Response):
         self._engine_seconds = self._record.seconds - self._engine_start
 
     def _finalize(self) -> None:
-        """Report the outcome to sessions, metrics and the shadow, after the answer was sent."""
+        """After the answer was sent, report the outcome to sessions, metrics and the shadow."""
         shadow = self._lease.choice.shadow
         if self._record.settle() != "completed":
             return
@@ -633,7 +633,7 @@ _STOPPED: Final = Refused(
 
 
 def _explain_absent_model(attempt: Attempt) -> str:
-    """Return why an engine that answers counts as lost: it lacks the attempt's model."""
+    """Return the error text for an engine that answers but lacks the attempt's model."""
     url = attempt.upstream.url
     if attempt.adapter is not None:
         return f"{url} has no {attempt.adapter} any more"
@@ -654,7 +654,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def _send_body(send: Send, data: bytes, more: bool = False) -> None:
-    """Send a body, or with `more` a part, in pieces that do not hold up others."""
+    """Send a body in small pieces, so other calls can run. `more`: further data follows."""
     begin = 0
     while len(data) - begin > _PART_BYTES:
         piece = data[begin : begin + _PART_BYTES]
@@ -664,7 +664,7 @@ async def _send_body(send: Send, data: bytes, more: bool = False) -> None:
 
 
 def _parse_answer(body: bytes) -> dict[str, Any] | None:
-    """Return an engine's object; None for anything else. Raises Refused where it holds too much."""
+    """Return an engine's JSON object; None for anything else. Raises Refused if it is too large."""
     excess = find_excess(body, most=MAX_ANSWER_JSON)
     if excess is not None:
         raise Refused(502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}")
@@ -672,7 +672,7 @@ def _parse_answer(body: bytes) -> dict[str, Any] | None:
 
 
 def _read_payload(event: bytes) -> bytes | None:
-    """Return a large event's payload. Raises EventTooLong where it holds too much."""
+    """Return a large event's payload. Raises EventTooLong if its JSON holds too many values."""
     payload = sse.data(event)
     excess = None if payload is None else find_excess(payload, most=MAX_ANSWER_JSON)
     if excess is not None:
@@ -695,12 +695,12 @@ def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] 
 def _rewrite(
     sent: bytes, write: Callable[[dict[str, Any]], bytes], restored: dict[str, Any]
 ) -> bytes:
-    """Return the answer without added fields; unchanged if JSON cannot be written back."""
+    """Return the answer's bytes without added fields; unchanged if JSON cannot express it."""
     try:
         written = write(restored)
     except RecursionError:
         return sent
-    # A number beyond what a float holds was read as infinite, which is no JSON.
+    # A number too large for a float was read as infinite, which JSON cannot express.
     return sent if b"Infinity" in written and b"Infinity" not in sent else written
 
 

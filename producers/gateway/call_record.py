@@ -1,8 +1,8 @@
-"""The two events of one call: CallStarted and CallEnded. CallStarted is appended while the engine
-works, and CallEnded before the client has the whole answer. Guarantee: a CallStarted gets one
-CallEnded behind it, also if the waiting task is cancelled. Text that a redaction rule matched is
-not written. Where the disk refuses, `end` returns False. A bug while an end is built is raised, and
-the call is recorded as failed."""
+"""Writes the two events of one call. CallStarted is appended while the engine works, and CallEnded
+before the client has the whole answer. Guarantee: a CallStarted is followed by one CallEnded, even
+if the waiting task is cancelled. Text that a redaction rule matched is not written. If the log
+cannot be written, `end` returns False. If building a CallEnded raises, the call is recorded as
+failed, and the error is raised."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """The model and engine that a call is routed to, and why."""
+    """The model and engine to which a call is routed, and the reason."""
 
     alias: str
     routed: Routed | None
@@ -59,18 +59,18 @@ class ServedBy:
     upstream: str
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
-    """Policy -> its share, where several were drawn from; else None."""
+    """Policy -> its share if the policy was drawn among several; else None."""
     holdout: HoldoutDraw | None = None
     member: MemberChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """A whole answer as the client gets it."""
+    """A complete answer as the client gets it."""
 
     headers: Mapping[str, str]
     body: bytes
-    """Empty where the call cannot be sent again."""
+    """The answer's bytes; a stream's are only kept for a call with an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _LogContent:
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     parent: Parent | None = None
-    """The call that holds the first messages."""
+    """Earlier call whose events hold the first messages; None: all are stored here."""
 
 
 class Record:
@@ -110,13 +110,13 @@ class Record:
         self._start_event: str | None = None
         self._storable = False
         self._rules: Sequence[Rule] = ()
-        """Rules of the request under which its answer is untrainable; set at the call's end."""
+        """Redaction rules that matched the request, for which the answer is untrainable."""
         self._keyid: str | None = None
-        """Id of the key that seals the call's events; None where nothing is sealed."""
+        """Id of the key that seals the call's events; None if they are not sealed."""
         self._report: Callable[[], Outcome] | None = None
 
     def make_next(self) -> "Record":
-        """Return the record of one more call of the same request."""
+        """Return a new record for another call of the same request."""
         return Record(
             self._recorder,
             self._sessions,
@@ -129,16 +129,16 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came in."""
+        """Return the seconds since the request arrived."""
         return time.monotonic() - self._began
 
     @property
     def has_start(self) -> bool:
-        """Whether CallStarted was appended or is being appended; a refused request has none."""
+        """Return whether CallStarted was or is being appended; not for a refused request."""
         return self._start is not None
 
     def begin(self, served_by: ServedBy) -> None:
-        """Append CallStarted; do nothing where that was done before."""
+        """Begin to append CallStarted, unless that was done before."""
         if self._start is None:
             self._start = asyncio.create_task(self._append_start(served_by))
 
@@ -156,8 +156,8 @@ class Record:
         client_answer: ClientAnswer | None = None,
     ) -> bool:
         """Record the call's end; return whether the whole call is in the log. `unproven`: why the
-        engine's calls cannot be trained on. Only the first end counts, and only after a begin.
-        Raises errors of reading the answer, after recording the call as failed."""
+        engine's answers cannot be trained on. Only the first end after `begin` is recorded. Raises
+        errors of reading the answer, after the call was recorded as failed."""
         if self._start is None:
             return False
         if self._end is None:
@@ -166,14 +166,14 @@ class Record:
         return await asyncio.shield(self._end)
 
     async def wait_for_end(self) -> bool:
-        """Wait for CallEnded and return whether there is one. Raises as `end` does."""
+        """Wait for a begun `end`; return False if none was begun. Raises as `end` does."""
         if self._end is None:
             return False
         await self._end
         return True
 
     def settle(self) -> Outcome | None:
-        """Report the end to sessions and metrics. Return the outcome the first time, then None."""
+        """Report the end to sessions and metrics and return the outcome; None at later calls."""
         after, self._report = self._report, None
         return None if after is None else after()
 
@@ -204,13 +204,13 @@ class Record:
         if messages is None or tools is None:
             return _LogContent()
         if len(messages) != len(self._context.conversation):
-            parent = None  # a rule made other messages of these
+            parent = None  # redaction changed the number of messages
         if parent is not None and parent.keyid != self._keyid:
-            parent = None  # the person was erased since: no link to events under the former key
+            parent = None  # the person was erased since: no link to events under the old key
         return _LogContent(messages, tools, parent)
 
     def _name_policy(self, served: EngineModel) -> str:
-        """Return the policy's name. Of a sealed person, an unknown name is stored as its hash."""
+        """Return the stored policy name. If the call is sealed, an unknown name is hashed."""
         if self._keyid is None or not has_unknown_model(served.base, served.policy):
             return served.policy
         return hash_model_name(served.policy)
@@ -262,7 +262,7 @@ class Record:
                 started, outcome, answer, unproven, error, client_answer
             )
         except Exception as bug:
-            # A bug of the gateway is no reason for a call without an end.
+            # Even after a bug of the gateway, the call must get an end.
             why = f"the gateway failed: {type(bug).__name__}"
             event = await self._append(self._build_end("failed", NOTHING, (), why, why))
             recorded = started and event is not None
@@ -336,12 +336,12 @@ class Record:
     async def _redact_answer(
         self, answer: Capture, messages: tuple[Message, ...], client_answer: ClientAnswer | None
     ) -> tuple[tuple[Message, ...], str | None]:
-        """Return the answer as it may be written, and why it may keep no tokens."""
+        """Return the redacted answer, and why its tokens may not be kept (None: they may)."""
         if not self._redaction.active:
             return messages, None
         spoken = list(await run_in_thread_if_large(answer.held, answer.collect_texts))
         if self._context.retry is not None and client_answer is not None:
-            # The receipt holds the whole body, also fields that the capture does not read.
+            # The receipt holds the whole body, including fields that the capture does not read.
             spoken.append(client_answer.body.decode(errors="replace"))
         return await run_in_thread_if_large(
             self._redaction.weigh(sum(map(len, spoken))),

@@ -1,1 +1,1 @@
-"""Records calls in the log: sessions, records, idempotency (event)."""
+"""Captures calls for the log: answers, sessions, idempotency, feedback (event)."""

@@ -1,10 +1,10 @@
 """One call's answer, for the client and for the log.
 
-The engine was asked for token ids and log-probabilities (http/wire.py). `whole` and `chunk` return
-the answer without those fields; `chunk` returns None for a chunk that the engine would not have
-sent unasked. Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own. If
-one is missing, counts differ, or an engine reports the impossible (an index not asked for, a
-probability above 1), the record has no arrays and a reason. An endless answer is kept in part and
+The gateway adds fields to the request that ask for token ids and log-probabilities (http/wire.py).
+`whole` and `chunk` return the answer without them. `chunk` returns None for a chunk that the engine
+only sent because of the added fields. Guarantee: exact tokens or none. Ids and log-probabilities
+are the engine's own. If one is missing, counts differ, or values are impossible (a wrong index, a
+probability above 1), the record has no arrays and a reason. A very long answer is kept in part and
 passed on in full. Pure.
 """
 
@@ -24,19 +24,19 @@ from producers.gateway.http.wire import Dialect, ExtraFields, Json, ModelRequest
 from producers.storable import readable
 
 _CALL_MARK: Final = "<tool_call>"
-"""Begins a call in the form of Hermes. In the text of an answer it is one that cannot be read."""
+"""Begins a tool call in Hermes' form. In an answer's text, it shows an unparsed call."""
 
 MAX_HELD_BYTES: Final = 128 << 20
-"""About how much of one answer is held: half a million tokens."""
+"""Approximate most bytes of one answer in memory: half a million tokens."""
 
 _TOKEN_BYTES: Final = 200
-"""Bytes held of a token: its id, its log-probability and its text."""
+"""Approximate bytes per token: its id, its log-probability and its text."""
 _ID_BYTES: Final = 40
 _CHOICE_BYTES: Final = 1000
 
 _MOST_CALLS: Final = 1_000
 _STRAY_CHOICES: Final = 16
-"""Unrequested choices held: enough to show the engine's fault."""
+"""Most choices kept beyond the requested ones, as evidence of the engine's fault."""
 
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
@@ -47,7 +47,7 @@ _CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))
 _ENVELOPE: Final = frozenset(
     ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
 )
-"""Fields of every chunk, which say nothing of the answer."""
+"""Fields that every chunk has; they hold nothing of the answer."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Choice:
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
     spelled: list[Any] = field(default_factory=list)
-    """Text of each token, as bytes or text."""
+    """Text of each token, as a list of bytes or as text."""
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
@@ -65,7 +65,7 @@ class _Choice:
         self.token_ids, self.logprobs, self.spelled = [], [], []
 
     def collect_texts(self) -> tuple[str, ...]:
-        """Return all text of the choice, as it came."""
+        """Return all texts of the choice as the engine sent them."""
         tokens = b"".join(map(_raw, self.spelled)).decode(errors="replace")
         return *self.words.collect_texts(), tokens
 
@@ -94,9 +94,9 @@ class AnswerRecord:
 
     messages: tuple[Message, ...]
     merged: Message | None
-    """The first choice as merged by clients that join calls by index alone; None if the same."""
+    """The first choice as clients see it that join calls by index only; None if it is the same."""
     arrays: Mapping[str, "array.array[Any]"]
-    """Empty when untrainable."""
+    """Token arrays by name; empty if the answer is untrainable."""
     untrainable_because: str | None
     finish_reason: str | None
     prompt_tokens: int | None
@@ -113,10 +113,10 @@ NOTHING: Final = AnswerRecord(
 
 
 class Capture:
-    """The answer to one call while it comes."""
+    """Collects the answer to one call while it arrives."""
 
     LAST: ClassVar[str] = "[DONE]"
-    """Payload that ends a whole stream."""
+    """Payload of the event that ends a complete stream."""
 
     def __init__(
         self,
@@ -140,24 +140,24 @@ class Capture:
         self._pieces = 0
         """Number of pieces kept so far: tokens, calls, and fragments of text and of calls."""
         self._odd: str | None = None
-        """The first reason found to distrust the engine's answer; None while there is none."""
+        """The first reason to distrust the engine's answer; None as long as there is none."""
         self._whole = False
         self._counts_always = False
-        """Whether chunks with words tell usage too; then it is no reason to send a chunk."""
+        """Whether chunks with words have usage too; then usage alone does not justify a chunk."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
         self.error: str | None = None
-        """The engine's error message in the middle of a stream."""
+        """Message of an error that the engine sent within a stream; None without one."""
 
     def whole(self, document: Json) -> Json:
-        """Return a whole response as it would have been without our fields."""
+        """Capture a whole response; return it without the fields that the gateway asked for."""
         self._whole = True
         self._take(document, "message" if self._chat else None)
         return self._strip(document)
 
     def chunk(self, document: Json) -> Json | None:
-        """Return a chunk of a stream; None where the engine would not have sent it."""
+        """Capture a chunk; return it without added fields. None: the client gets no chunk."""
         if (error := document.get("error")) is not None:
             message = error.get("message") if isinstance(error, dict) else error
             self.error = str(readable(str(message)))
@@ -168,12 +168,12 @@ class Capture:
 
     @property
     def held(self) -> int:
-        """About how many bytes are held of the answer."""
+        """Return approximately how many bytes of the answer are held."""
         return self._held
 
     @property
     def has_begun(self) -> bool:
-        """Whether any token, word or part of a call has come."""
+        """Return whether any token, word or part of a tool call has arrived."""
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
@@ -202,7 +202,7 @@ class Capture:
         )
 
     def _take(self, document: Json, words: str | None) -> None:
-        """Take a response or a piece of one; its choices have their words in the field `words`."""
+        """Capture a response or chunk. `words`: the choices' field that holds the words."""
         self._take_prompt(0, document.get("prompt_token_ids"))
         if isinstance(usage := document.get("usage"), dict):
             self._usage = usage
@@ -212,7 +212,7 @@ class Capture:
         seen: set[int] = set()
         for place, choice in enumerate(self._read_objects(document, "choices")):
             if choice.get("index") is None and not (self._whole or any(choice.values())):
-                continue  # an empty choice beside usage
+                continue  # an empty choice that accompanies usage
             number = self._number(choice.get("index"), place)
             if number in seen:
                 self._doubt("two choices have one index")
@@ -289,7 +289,7 @@ class Capture:
         return objects
 
     def _number(self, index: Any, place: int) -> int:
-        """Return the number of a choice; an impossible index gets a number of its own."""
+        """Return a choice's number. Without a valid index, mark the answer as untrainable."""
         if type(index) is int and 0 <= index < self._expected:
             return index
         self._doubt(f"a choice has an index that is none of {self._expected} from 0")
@@ -300,7 +300,7 @@ class Capture:
         return 0 if self._chat else number // self._n
 
     def _holds(self, size: int) -> bool:
-        """Count `size` more bytes; return whether they can be held, and drop all tokens if not."""
+        """Count `size` more bytes. Return whether they can be held; if not, drop all tokens."""
         if self._full:
             return False
         self._held += size
@@ -318,7 +318,7 @@ class Capture:
         self._odd = self._odd or why
 
     def _read_scores(self, scores: Json) -> tuple[list[Any], list[Any]]:
-        """Return each token's log-probability and text; None where there is none."""
+        """Return the tokens' log-probabilities and their texts, with None for missing ones."""
         if not self._chat:
             return self._list_scores(scores, "token_logprobs"), self._list_scores(scores, "tokens")
         entries = self._list_scores(scores, "content")
@@ -365,7 +365,7 @@ class Capture:
         return {name: value for name, value in holder.items() if name not in names}
 
     def _is_ours(self, sent: Json, restored: Json) -> bool:
-        """Return whether the engine sent a chunk only for fields that the gateway requested."""
+        """Return whether the engine sent a chunk only because of fields that the gateway added."""
         usage, choices = self._added.usage, sent.get("choices")
         if usage is not None and usage.is_own_chunk(sent):
             return True
@@ -379,7 +379,7 @@ class Capture:
         return all(name == "usage" and self._counts_always for name in told)
 
     def _is_for_tokens(self, sent: Any, restored: Any) -> bool:
-        """Return whether a choice is in a chunk only for tokens that the client did not ask for."""
+        """Return whether a choice holds nothing but token data that the client did not ask for."""
         if not isinstance(sent, dict) or not self._says_nothing(restored):
             return False
         return any(
@@ -411,7 +411,7 @@ class Capture:
         )
 
     def _check_count(self, name: str, ids: int) -> str | None:
-        """Return how the ids differ from the engine's count; None if they agree or it has none."""
+        """Describe a difference between the number of ids and the engine's count; None if equal."""
         told = read_count(self._usage, name)
         if told is None or told == ids:
             return None
@@ -431,7 +431,7 @@ class Capture:
         return arrays
 
     def _count(self, name: str, counted: int) -> int | None:
-        """Return the count that the engine reports, else `counted`, or None where that is 0."""
+        """Return the engine's count; without one return `counted`, or None if that is 0."""
         told = read_count(self._usage, name)
         return told if told is not None else counted or None
 
@@ -440,7 +440,7 @@ class Capture:
         return None if calls is None else message.model_copy(update={"tool_calls": calls})
 
     def _invalid(self, choice: _Choice, message: Message) -> int:
-        """Return the number of calls that no tool could be called with."""
+        """Return the number of malformed calls: unknown tool, bad arguments, or not parsed."""
         tools = self._asked.tools
         if not tools:
             return 0
@@ -455,31 +455,31 @@ class Capture:
 
 
 class MessagesCapture(Capture):
-    """The answer to one call of Anthropic's protocol while it comes."""
+    """Collects the answer to one call of Anthropic's protocol while it arrives."""
 
     LAST: ClassVar[str] = "message_stop"
 
     def __init__(self, asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> None:
         super().__init__(asked, added, dialect)
         self._inputs: dict[int, list[str] | None] = {}
-        """Block -> its first input, which deltas replace; None if it is no call of the client."""
+        """Block -> its input, which deltas replace; None if the block is no client tool call."""
 
     def whole(self, document: Json) -> Json:
-        """Return a whole response, unchanged."""
+        """Capture a whole response and return it unchanged."""
         self._take_message(document)
         for number, block in enumerate(list_objects(document.get("content"))):
             self._begin_block(number, block)
         return document
 
     def chunk(self, document: Json) -> Json | None:
-        """Return an event of a stream, unchanged."""
+        """Capture an event of a stream and return it unchanged."""
         number = document.get("index")
         place = number if type(number) is int else 0
         match document.get("type"):
             case "error":
                 return super().chunk(document)
             case "message_start":
-                # Nothing was written yet: what it says of the answer's tokens is no count.
+                # No token was generated yet, so its number of output tokens is not a count.
                 begun = _dict(document.get("message"))
                 counts = {**_dict(begun.get("usage")), "output_tokens": None}
                 self._take_message({**begun, "usage": counts})
@@ -518,7 +518,7 @@ class MessagesCapture(Capture):
         parts = _PROMPT_PARTS if name == "prompt_tokens" else ("output_tokens",)
         counts = [read_count(self._usage, part) for part in parts]
         told = [count for count in counts if count is not None]
-        # A prompt without a token is one that was not counted yet.
+        # A prompt count of 0 means that the prompt was not counted yet.
         return sum(told) or (0 if told and name == "completion_tokens" else None)
 
     def _begin_block(self, number: int, block: Json) -> None:
@@ -582,5 +582,5 @@ def _is_id(token: Any) -> bool:
 
 
 def _is_logprob(value: Any) -> bool:
-    # No text, and not true: a bool is an int. As float32, what is beyond its range is infinite.
+    # Refuses texts and bools (a bool is an int), and numbers out of range.
     return type(value) in (int, float) and is_logprob(value)
