@@ -136,7 +136,7 @@ class Call(Response):
         shadow: Callable[[str], None] | None = None,
     ) -> None:
         """`upstreams`: in the session's order. `shadow`: has a shadow adapter answer, too."""
-        # Not super().__init__: status, headers and body are the engine's.
+        # Not super().__init__: the engine's answer brings status, headers and body.
         self.background = None
         self._gateway = gateway
         self._upstreams = upstreams

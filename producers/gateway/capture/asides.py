@@ -1,6 +1,6 @@
-"""Takes asides (envs/asides.py) out of a client's answer. Guarantee: a document without an aside is
-returned as the same object, so its bytes pass unchanged. Not covered: token ids and
-log-probabilities that the client asked for spell the whole answer."""
+"""Removes asides, text that is not for the user (envs/asides.py), from a client's answer.
+Guarantee: a document without asides is returned as the same object, so its bytes pass unchanged.
+Not covered: token ids and log-probabilities that the client asked for still include asides."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from producers.gateway.http.wire import Json
 
 
 class Asides(Protocol):
-    """Takes the asides out of one answer."""
+    """Removes the asides from one answer."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without asides."""
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the chunks of a stream that the client gets instead of one."""
+        """Return the chunks that the client gets in place of one chunk of the stream."""
 
 
 class ChatAsides:
-    """Takes the asides out of an answer in OpenAI's form; each choice may have its own."""
+    """Removes asides from an answer in OpenAI's form; each choice may have some."""
 
     def __init__(self) -> None:
         self._splitters: defaultdict[int, AsideSplitter] = defaultdict(AsideSplitter)
@@ -31,7 +31,7 @@ class ChatAsides:
         return self._replace_choices(document, lambda _, text, __: split_aside(text)[1])
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the chunk without asides; () where it had nothing else to say."""
+        """Return the chunk without asides, or () if nothing else is in it."""
         changed = self._replace_choices(document, self._feed)
         if changed is not document and _is_silent(changed):
             return ()
@@ -52,18 +52,18 @@ class ChatAsides:
 
 
 class MessagesAsides:
-    """Takes asides out of Anthropic's answers. A text block of asides alone is left out and not
-    counted in later indices, because a client may not send a blank text back."""
+    """Removes asides from Anthropic's answers. A text block that only holds asides is left out,
+    because clients may not send back blank texts. Later blocks are renumbered."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, AsideSplitter] = {}
         self._held: dict[Any, list[Json]] = {}
-        """Index of a block of text -> its events so far, while nothing of it is seen."""
+        """Index of a text block -> its events so far, held back until visible text comes."""
         self._hidden: set[Any] = set()
         self._left_out = 0
 
     def take_from_whole(self, document: Json) -> Json:
-        """Return a whole response without asides, and without blocks of asides alone."""
+        """Return a whole response without asides and without blocks that only hold asides."""
         blocks = document.get("content")
         if not isinstance(blocks, list):
             return document
@@ -73,7 +73,7 @@ class MessagesAsides:
         return {**document, "content": [block for block in visible if block is not None]}
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the client's events for one; held-back text comes before a block's end."""
+        """Return the client's events in place of one; a block's end releases its held text."""
         number = document.get("index")
         match document.get("type"):
             case "content_block_start":
@@ -124,7 +124,7 @@ class MessagesAsides:
         return (*self._held.pop(number, ()), *last, document)
 
     def _pass_on(self, number: Any, document: Json, visible: str) -> Sequence[Json]:
-        """Return a block's event after the held ones; () while all of it is blank."""
+        """Return an event with the held events of its block before it; () while all is blank."""
         if number not in self._held:
             return (document,)
         self._held[number].append(document)
@@ -164,8 +164,8 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
         name = "delta"
     if name is None and "text" not in choice:
         if choice.get("delta") is not None:
-            return choice  # neither a text nor a message
-        # The last chunk of a chat may lack what is said: what was held back comes with it.
+            return choice  # a chunk's choice, which has no `text` or `message`
+        # The last chunk of a chat may have no delta; add one for the text that was held back.
         name = "delta"
     holder, field = (choice, "text") if name is None else (choice.get(name) or {}, "content")
     text = holder.get(field)
@@ -175,7 +175,7 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
     visible = replace(number, before, is_last)
     if visible == before:
         return choice
-    # A message that only calls tools has no content, as an engine writes it.
+    # An engine writes null content for a message that only calls tools.
     only_calls = name == "message" and not visible and bool(holder.get("tool_calls"))
     content = None if only_calls else visible
     return (

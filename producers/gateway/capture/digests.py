@@ -1,4 +1,4 @@
-"""Conversations as digests, to compare beginnings however a client writes an answer down."""
+"""Digests of conversations, to compare their beginnings even if clients rewrite answers."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ from events.json_text.guard import parse_arguments
 from producers.conversation import read_parts
 
 _LONG_BYTES: Final = 1 << 16
-"""Bytes of a text from which on a copy costs more than a call."""
+"""Size of a text in bytes above which copying costs more than another function call."""
 CUT_LETTERS: Final = 256
-"""How many letters of a cut answer are kept; an answer that begins with them may be it."""
+"""Characters kept of a partial answer; an answer that begins with them may be the whole of it."""
 
 Digest = bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of a request as digests: `beginnings[n]` is that of the first n."""
+    """Digests of a request's messages: `beginnings[n]` is the digest of the first n messages."""
 
     beginnings: tuple[Digest, ...]
     tools: Digest
     answers: tuple[int, ...] = ()
-    """Numbers of the messages, counted from 1, that are the model's."""
+    """Numbers, from 1, of the messages that the model wrote."""
     loose: tuple[Digest, ...] = (b"",)
-    """The digests of `beginnings`, with answers taken without the white space around them."""
+    """Like `beginnings`, but computed without white space around answers."""
     last: "AnswerPrefix | None" = None
 
     @staticmethod
@@ -73,17 +73,17 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDigests:
-    """A conversation with an answer at its end."""
+    """Digests of a conversation with an answer at its end."""
 
     exact: Digest
     loose: Digest
-    """The digest without the white space around answers."""
+    """The digest computed without white space around answers."""
     prefix: "AnswerPrefix"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrefix:
-    """The beginning of an answer."""
+    """The first characters of an answer, and whether it calls tools."""
 
     text: str
     calls: bool
@@ -95,7 +95,7 @@ class AnswerPrefix:
         return AnswerPrefix(known[:CUT_LETTERS], bool(message.get("tool_calls")))
 
     def may_be_cut_from(self, whole: "AnswerPrefix") -> bool:
-        """Return whether a client that heard part of an answer may have this one."""
+        """Return whether this answer may be a part of the answer `whole`."""
         return whole.text.startswith(self.text) and (whole.calls or not self.calls)
 
 
@@ -109,7 +109,7 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """Return a message as compared, and without an answer's outer white space."""
+    """Return a message's text for comparison: exactly, and with an answer stripped."""
     exact = _text(message)
     if not _is_answer(message):
         return exact, exact
@@ -123,25 +123,25 @@ def _is_answer(message: Any) -> bool:
 
 
 def _bare(content: Any) -> Any:
-    """Return an answer's text or parts stripped, with one kind of line end; else `content`."""
+    """Return an answer's text, stripped and with "\\n" line ends; other content unchanged."""
     if isinstance(content, list):
         read = read_content(content)
         content = content if read.unread else read.text
     if not isinstance(content, str):
         return content
     visible = _visible(content)
-    # To look for a letter is ten times as fast as to look for two.
+    # Searching for one character is ten times as fast as for two.
     return (visible.replace("\r\n", "\n") if "\r" in visible else visible).strip()
 
 
 def _visible(content: str) -> str:
-    """Return an answer without asides, which some clients do not get."""
+    """Return an answer without asides, because some clients do not get them."""
     return split_aside(content)[1]
 
 
 def _text(message: Any) -> str:
-    """Return a message as compared: an answer by its words and calls, since clients rewrite it;
-    another message exactly, without null fields."""
+    """Return a message's text for comparison. For an answer only words and calls count, because
+    clients rewrite answers. Other messages count exactly, without null fields."""
     try:
         if not isinstance(message, dict):
             return exact_json(message)
@@ -149,7 +149,7 @@ def _text(message: Any) -> str:
             return exact_json(_answer(message))
         return exact_json({name: value for name, value in message.items() if value is not None})
     except RecursionError:
-        # Nested too deeply to be compared: equal to no other.
+        # Nested too deeply to be compared: make it unequal to any other.
         return secrets.token_hex()
 
 

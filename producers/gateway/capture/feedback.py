@@ -1,5 +1,5 @@
 """Feedback on a call or a session after its end: POST /v1/feedback -> event. Late feedback finds
-its call in the spool by the time in its id. One idempotency key makes one event id."""
+its call in the spool by the time in the call's id. An idempotency key determines the event's id."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -22,16 +22,16 @@ from producers.storable import readable
 _Text = Annotated[str, Field(max_length=256)]
 
 CLOCK_MS: Final = 60_000
-"""How far the clock that minted an id and the one that recorded its call may be apart."""
+"""Most milliseconds between the time in a call's id and the time at which it was recorded."""
 
 _MAX_JSON: Final = JsonSize(values=1_000, containers=100, keys=100)
-"""The most that a body holds; 7 fields and 100 tags are taken."""
+"""Limits of a body's JSON; valid bodies have at most 7 fields and 100 tags."""
 
 _PORTION: Final = 200
 
 
 class FeedbackBody(BaseModel):
-    """The body of a request."""
+    """The body of POST /v1/feedback."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -71,7 +71,7 @@ class FeedbackBody(BaseModel):
 
 
 def parse_feedback(body: bytes) -> FeedbackBody:
-    """Parse a request's body. Raises Refused that names the first fault."""
+    """Parse a request's body. Raises Refused with the first error."""
     check_size(body, _MAX_JSON)
     try:
         feedback = FeedbackBody.model_validate_json(body)
@@ -81,15 +81,15 @@ def parse_feedback(body: bytes) -> FeedbackBody:
         if first["type"] == "value_error":
             raise bad_request(first["msg"].removeprefix("Value error, "), param) from error
         raise bad_request(first_problem(error), param) from error
-    # As in a header: a name that no call can have is one that nothing will ever be joined to.
+    # Check names as in headers: a name that no call can have would never match.
     identifier(feedback.call, "call")
     identifier(feedback.session, "session")
     return feedback
 
 
 def session_of(spool: SqliteLog, call: str) -> str | None:
-    """Return a call's session; None if the spool lacks it or its id has no time. Blocks; reads a
-    few records of each partition. Raises LogError."""
+    """Return a call's session; None if the spool lacks the call or its id has no time. Blocks;
+    reads a few records of each partition. Raises LogError."""
     moment = _read_mint_ms(call)
     if moment is None:
         return None
@@ -111,7 +111,7 @@ def _read_mint_ms(call: str) -> int | None:
 
 
 def _first_at(spool: SqliteLog, partition: int, low: int, high: int, moment: int) -> int:
-    """Return the first offset recorded at `moment` or later; times grow along a partition."""
+    """Return the first offset recorded at `moment` or later. Assumes that times never decrease."""
     while low < high:
         middle = (low + high) // 2
         (record, *_) = spool.read(ROLLOUTS.name, partition, middle, limit=1)
@@ -139,19 +139,19 @@ def _match_call_start(record: Record, call: str) -> str | None:
     try:
         data: Any = decode(record, content=False).data
     except BadRecord:
-        return None  # a dead letter of the fold, and none of ours
+        return None  # not readable (a dead letter), so not this call
     return data.session if isinstance(data, CallStarted) and data.call == call else None
 
 
 class Rate:
-    """A bucket per client: so many at once, refilled evenly over a minute."""
+    """A token bucket per client: its full size is allowed at once, and refills over a minute."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
         self._buckets: dict[str | None, tuple[float, float]] = {}
 
     def wait(self, client: str | None, now: float) -> float:
-        """Return seconds until this client may send; 0 counts it as sent. `now`: in seconds."""
+        """Return seconds until the client may send; 0 takes a token. `now` is in seconds."""
         left, then = self._buckets.get(client, (float(self._per_minute), now))
         left = min(float(self._per_minute), left + (now - then) * self._per_minute / 60)
         allowed = left >= 1

@@ -1,9 +1,9 @@
 """Answers a repeated call from the log: idempotency key -> the earlier answer.
 
-Completed calls have a receipt, written in the transaction of CallEnded; any other call goes to the
-engine again. A key counts per client key and user, for one request; another request under it is
-refused. An answer that may not be written (a redaction rule matched) or is too large has none, and
-a repetition is told so.
+Completed calls have a receipt, written in the transaction of CallEnded. A repetition of any other
+call goes to the engine. An idempotency key belongs to one client key, user and request; a different
+request with it is refused. An answer that is too large or may not be written (a redaction rule
+matched) is not kept, and a repetition gets an error.
 
 Guarantee: with one gateway per home, a recorded answer is sent again for a day without the engine,
 byte by byte, also if the gateway was killed before it answered. Not covered: other homes.
@@ -39,16 +39,16 @@ _TOO_LARGE: Final = "it was too large to be kept"
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A request that may be sent again."""
+    """A request with an idempotency key."""
 
     key: str
     """Idempotency key, scoped to the client and its user."""
     request: str
-    """Digest of the redacted request: one key stands for one request."""
+    """Digest of the redacted request, to recognise a different request with the same key."""
 
     @staticmethod
     def of(key: str, redacted: RedactedRequest) -> "IdempotentRequest":
-        """Build the request under a key. Raises Refused for a request that cannot be compared."""
+        """Return the request with its key. Raises Refused if it is nested too deeply to compare."""
         try:
             written = encode_in_pieces(redacted.request.document, exact_json, sort_keys=True)
         except RecursionError as error:
@@ -62,7 +62,7 @@ class IdempotentRequest:
 def receipt(
     keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None = None
 ) -> Receipt:
-    """Build the receipt of an answer; without its body where it may not be kept `because`."""
+    """Return the receipt of an answer. `because`: why its body is not kept; None: it is kept."""
     if because is None and len(body) > MAX_BODY_BYTES:
         because = _TOO_LARGE
     value = _pack(keyed, headers, b"" if because else body, because)
@@ -86,7 +86,7 @@ class _Turn:
 
 
 class Retries:
-    """The calls with a key."""
+    """Looks up the answers of earlier calls, and lets calls with the same key run in turn."""
 
     def __init__(self, receipts: Recorder, patience_seconds: float) -> None:
         self._receipts = receipts
@@ -95,7 +95,8 @@ class Retries:
 
     @asynccontextmanager
     async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
-        """Wait for the key's turn. Raises Refused for another request under it, or a long wait."""
+        """Wait until no call runs with this key. Raises Refused for another request, or a long
+        wait."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
         if turn.request != keyed.request:
             raise _another_request()
@@ -123,12 +124,12 @@ class Retries:
             ) from error
 
     async def reply(self, keyed: IdempotentRequest) -> Response | None:
-        """Return a call's earlier answer; None without one. Raises Refused if it cannot be sent."""
+        """Return the earlier answer to a call, or None. Raises Refused if it was not kept."""
         value = await self._find_receipt(keyed)
         return None if value is None else _reply(keyed, zstandard.decompress(value))
 
     async def has_receipt(self, keyed: IdempotentRequest) -> bool:
-        """Return whether there is a receipt. Raises Refused where the log cannot say."""
+        """Return whether there is a receipt. Raises Refused if the log cannot be read."""
         return await self._find_receipt(keyed) is not None
 
     async def _find_receipt(self, keyed: IdempotentRequest) -> bytes | None:
@@ -165,12 +166,12 @@ def _another_request() -> Refused:
 
 
 class Once(Response):
-    """The answer to a request with a key: the one that it had, or a new one."""
+    """The response to a request with a key: the earlier answer, or else a new one."""
 
     def __init__(
         self, retries: Retries, keyed: IdempotentRequest, call: Callable[[], Response]
     ) -> None:
-        # Not super().__init__: status, headers and body are the answer's.
+        # Not super().__init__: the relayed answer brings status, headers and body.
         self.background = None
         self._retries = retries
         self._keyed = keyed

@@ -1,5 +1,5 @@
-"""Finds alike conversations: sessions with one beginning, answers heard in part, and forgotten
-beginnings. Bounded memory."""
+"""Memory for conversations with equal messages: sessions with the same beginning, answers that
+clients may have got in part, and forgotten beginnings. It is bounded."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any, Final
 from producers.gateway.capture.digests import AnswerPrefix
 
 MAX_ALIKE: Final = 16
-"""Sessions remembered per beginning; a beginning with more identifies no session."""
+"""Most sessions remembered per beginning; a beginning with more identifies no session."""
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
@@ -20,10 +20,10 @@ in 200 (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 @dataclass(slots=True)
 class Cut:
-    """Answers to one request that clients may have heard in part."""
+    """Answers to one request of which clients may have got only a part."""
 
     heard: list[tuple[str, AnswerPrefix]] = field(default_factory=list)
-    """The session, and all that can have been heard."""
+    """(session, the answer's beginning) for each such answer."""
     crowded: bool = False
 
     def add(self, session: str, heard: AnswerPrefix) -> None:
@@ -35,14 +35,14 @@ class Cut:
             self.crowded = True
 
     def recall(self, earlier: "Cut") -> None:
-        """Add earlier answers."""
+        """Add older answers from before a restart."""
         newer, self.heard = self.heard, list(earlier.heard)
         self.crowded = self.crowded or earlier.crowded
         for session, heard in newer:
             self.add(session, heard)
 
     def doubts(self, session: str, answer: AnswerPrefix | None) -> bool:
-        """Return whether another session's client may have this answer of a session."""
+        """Return whether `answer`, seen in `session`, may be a part of another session's answer."""
         others = [heard for name, heard in self.heard if name != session]
         if self.crowded or (others and answer is None):
             return True
@@ -50,7 +50,7 @@ class Cut:
 
 
 class BloomFilter:
-    """A 1 MB Bloom filter of the newest beginnings forgotten before a call continued them."""
+    """A 1 MB Bloom filter of beginnings that were forgotten before a call continued them."""
 
     def __init__(self) -> None:
         self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
@@ -70,7 +70,7 @@ class BloomFilter:
         )
 
     def recall(self, earlier: "BloomFilter") -> None:
-        """Add earlier forgotten beginnings."""
+        """Add beginnings that were forgotten before a restart."""
         self._count += earlier._count
         self._new = _either(self._new, earlier._new)
         self._old = _either(self._old, earlier._old)
@@ -89,20 +89,20 @@ def _either(left: bytearray, right: bytearray) -> bytearray:
 
 @dataclass(slots=True)
 class Alike:
-    """The sessions of one scope that have the same messages and answers, word for word."""
+    """The sessions of one scope (client key and user) with the same messages and answers."""
 
     sessions: dict[str, int] = field(default_factory=dict)
-    """Session -> how many calls continued it from here."""
+    """Session -> number of calls that continued it after this beginning."""
     unheard: set[str] = field(default_factory=set)
-    """Sessions whose client may not have this answer, or may not have it as the first choice."""
+    """Sessions whose client may lack this answer, or have it but not as the first choice."""
     asking: Counter[str] = field(default_factory=Counter)
-    """Session -> how many calls that continue it from here are not answered yet."""
+    """Session -> number of unanswered calls that continue it after this beginning."""
     crowded: bool = False
-    """Whether there were more sessions than are remembered, or some were forgotten."""
+    """Whether sessions were dropped because of the limit, or may have been forgotten."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a session that has not been continued from here may still be."""
+        """Return whether a session may exist that no call has continued from here."""
         free = not all(self.sessions.values())
         return free or bool(self.crowded or self.unheard or self.asking)
 
@@ -120,8 +120,8 @@ class Alike:
             self.crowded = True
 
     def select_session(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
-        """Return the one session that a request can continue, else None. `asked`: whether a call of
-        a session asked for more than the shared answer."""
+        """Return the one session that a request can continue, or None. `directly`: no later answer
+        is in the request. `asked`: whether a call of a session already had more of its messages."""
         if self.crowded or self.unheard - self.sessions.keys():
             return None
         if len(self.sessions) == 1 and asked(only := next(iter(self.sessions))):
@@ -132,7 +132,7 @@ class Alike:
         return free[0] if len(free) == 1 and not self.asking[free[0]] else None
 
     def recall(self, earlier: "Alike") -> None:
-        """Add earlier sessions."""
+        """Add sessions from before a restart."""
         counts = Counter(earlier.sessions) + Counter(self.sessions)
         names = (*earlier.sessions, *self.sessions)
         self.crowded = self.crowded or earlier.crowded or len(set(names)) > MAX_ALIKE

@@ -1,6 +1,6 @@
-"""Receipts of answers, sealed where they are a person's. Format: "kr1" | length of the key's id |
-the key's id | value (events/privacy/sealing.py). An empty value only marks that something was done,
-and stays as it is."""
+"""Encrypts receipts that belong to a person. Format: "kr1" | length of the key's id | the key's id
+| sealed value (events/privacy/sealing.py). An empty value, which only marks that an action was
+done, stays empty."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ MAX_OVERHEAD_BYTES: Final = len(_MAGIC) + 1 + 64 + OVERHEAD_BYTES
 
 
 def seal_receipt(receipt: Receipt, key: Key) -> bytes:
-    """Return the value as it may be written, sealed."""
+    """Return the receipt's value, encrypted; an empty value stays empty."""
     if not receipt.value:
         return receipt.value
     name = key.id.encode()
@@ -23,7 +23,7 @@ def seal_receipt(receipt: Receipt, key: Key) -> bytes:
 
 
 def open_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
-    """Return the value of a receipt; None where its key is gone, so that the call is asked anew."""
+    """Return a receipt's decrypted value; None if its key was destroyed, so the call runs again."""
     if not value.startswith(_MAGIC):
         return value
     begin = len(_MAGIC) + 1

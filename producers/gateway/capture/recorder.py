@@ -1,6 +1,6 @@
 """Appends the gateway's events durably to its log. Guarantee: `append` returns when the event is
-safe in the spool (waiting events share an fsync), else raises; it never blocks its loop. A person's
-data and receipts are sealed before they are written."""
+durable in the spool (waiting events share an fsync), or raises. It never blocks the event loop. A
+person's data and receipts are encrypted before they are written."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ class Recorder:
     """Appends events of the gateway."""
 
     def __init__(self, spool: SqliteLog, blobs: BlobStore, keys: KeyStore | None = None) -> None:
-        """Without `keys` nothing is sealed."""
+        """`keys`: the key store; None: nothing is encrypted."""
         self.spool = spool
         self.keys = keys
         self._blobs = blobs
 
     def receipt(self, key: str) -> bytes | None:
-        """Return the value under a key; None where its person was erased. Blocks."""
+        """Return a receipt's value; None without one, or if its person was erased. Blocks."""
         value = self.spool.receipt(key)
         return value if value is None else open_receipt(value, key, self.keys)
 
     async def keyid(self, about: About) -> str | None:
-        """Return the sealing key's id; None where nothing is sealed. Raises KeysUnavailable."""
+        """Return the id of the key for these events; None if unsealed. Raises KeysUnavailable."""
         owner = await self._owner(about)
         return None if owner is None else owner.id
 
@@ -57,7 +57,7 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """Append about `size` bytes; return the event's id once safe. Raises LogError or
+        """Append an event of about `size` bytes; return its id once durable. Raises LogError,
         TooLarge."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(
@@ -93,7 +93,7 @@ class Recorder:
         await asyncio.wrap_future(self.spool.begin_append(entries, receipt))
 
     async def _owner(self, about: About) -> Key | None:
-        """Return the key of the person whose data it is, durable; most calls find it in memory."""
+        """Return the (durable) key of the person whose data it is; most calls find it in memory."""
         if about.person is None or self.keys is None:
             return None
         known = self.keys.find_in_memory(about.person)

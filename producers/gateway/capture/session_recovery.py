@@ -1,14 +1,14 @@
 """Restores a gateway's sessions from its own spool after a restart.
 
-The newest records of each partition are read, and conversations rebuilt call by call from their
-parents. Of a call, only the session is known if a rule replaced text, its parent was not read, its
-body lies in a blob or its key is gone. The same holds for calls behind it; the next one is stored
+The newest records of each partition are read. Conversations are rebuilt call by call from their
+parents. Only a call's session is known if redaction replaced text, or if its parent, body (in a
+blob) or key cannot be read. The same holds for calls that continue it. The next call is then stored
 whole.
 
-Guarantee: bounded in records and seconds. Calls not found cost a longer record or, unnamed, a
-session too many, never a wrong parent. Before the newest moment to which all partitions were read,
-an unknown client may have sent the same messages. So for an hour from then on no unnamed call
-continues another (`Sessions.forget_before`). Blocks; raises LogError.
+Guarantee: bounded in records and seconds. A call that is not found leads to a longer record or, for
+unnamed sessions, an additional session, never to a wrong parent. Records from before a certain time
+were not read in all partitions. Until an hour after that time, no unnamed call continues another
+(`Sessions.forget_before`). Blocks; raises LogError.
 """
 
 import heapq
@@ -39,10 +39,10 @@ MAX_SECONDS: Final = 20.0
 _PORTION: Final = 250
 
 _BY_CLIENTS: Final = ("asked", "feedback")
-"""Reasons of final ends; an idle session may come back."""
+"""Reasons of final session ends. A session that ended as idle may continue."""
 
 _UNSURE_MS: Final = 10_000
-"""Milliseconds before the newest record within which an answer may not have reached its client."""
+"""Answers in the last so many milliseconds before the newest record may not have been delivered."""
 
 _REPLACED: Final = "[redacted:"
 """Prefix of the text that replaces a match of a rule (producers/gateway/privacy/redaction.py)."""
@@ -56,7 +56,7 @@ def recover_sessions(
     also: Callable[[Event], None] = lambda _: None,
     keys: Keys | None = None,
 ) -> Sessions:
-    """Return the sessions of the newest calls read until `given_up`. `also` gets each event."""
+    """Return the sessions of the newest calls, read until `given_up()`. `also` gets each event."""
     deadline = time.monotonic() + seconds
     memory = _Memory(also, keys)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
@@ -66,11 +66,11 @@ def recover_sessions(
         records = _newest(spool, partition, first, end)
         oldest = next(records, None)
         if first > 0:
-            # Of what came before it, this partition tells nothing, whatever the others tell.
+            # Older records of this partition are not read, so nothing older is certain.
             floor = max(floor, now_ms() if oldest is None else oldest.recorded_ms)
         if oldest is not None:
             partitions.append(chain([oldest], records))
-    # In the order in which they came: what was alike at a moment was doubtful then.
+    # Replay in the order of recording, because each call's doubts depend on earlier calls.
     for record in heapq.merge(*partitions, key=_moment):
         if given_up() or time.monotonic() > deadline:
             floor = now_ms()
@@ -83,7 +83,7 @@ def recover_sessions(
 
 
 def _moment(record: Record) -> tuple[int, str]:
-    """Return when it was recorded and, within a millisecond, when its id was minted."""
+    """Return a sort key: the time of recording, then the id, which begins with its time."""
     id = next((value for name, value in record.headers if name == "ce_id"), b"")
     return record.recorded_ms, id.decode()
 
@@ -105,7 +105,7 @@ class _CallState:
     answer: dict[str, Any] | None = None
 
     def beginning(self, messages: int) -> Conversation | None:
-        """Return its first messages, with its answer where they are one more than it was asked."""
+        """Return the call's first messages; its answer is included if one more is asked for."""
         whole = self.conversation
         if messages == len(whole) + 1 and self.answer is not None:
             return whole.extend([self.answer])
@@ -120,7 +120,7 @@ class _Memory:
         self._calls: dict[str, _CallState] = {}
         self._now = 0
         self._claims: dict[str, Claim | None] = {}
-        """Call that has not ended yet -> its claim."""
+        """Call that has not ended -> its claim."""
         self._last: deque[tuple[int, Claim, Digest]] = deque()
         """Time of an answer, its call's claim, and the conversation with the answer."""
 
@@ -141,7 +141,7 @@ class _Memory:
             self.sessions.end_session(event.data.session)
 
     def finish(self) -> None:
-        """Settle calls that a kill may have cut off, and last answers that may be unheard."""
+        """Release claims of unfinished calls, and mark the last answers as maybe undelivered."""
         for claim in self._claims.values():
             self.sessions.settle(claim, completed=False)
         self._claims.clear()
@@ -193,7 +193,7 @@ class _Memory:
                 self.sessions.remember_possible_answer(data.session, scope, conversation, digests)
 
     def _conversation(self, data: CallStarted) -> Conversation | None:
-        """Return the conversation after its parent; None where it is not known word for word."""
+        """Return the call's whole conversation; None if a part of it is not known exactly."""
         content = data.content
         messages, tools = (content.messages, content.tools) if content else ((), ())
         if _has_redaction(messages) or _REPLACED in repr(tools):

@@ -1,8 +1,8 @@
 """Assigns a call to a session, and to the earlier call of the session that it continues.
 
 A header, else the API key, else the path names the session. An unnamed call continues an earlier
-one of the same key and user if it begins with that call's messages and answer, and exactly one
-session can be meant:
+call of the same key and user if it begins with its messages and answer, and exactly one session is
+possible:
 
     one session has it, and no call continues it   this one
     one has it, and some call of it asked for more
@@ -11,23 +11,23 @@ session can be meant:
     otherwise                                      not known: a session of its own
 
 Answers are compared without outer white space, which clients strip. A call in progress makes its
-beginning doubtful. A failed or cut-off call never continues anything. A call whose client may not
-have heard the answer (it hung up, or the gateway was killed) does so only if a call goes on from
-that answer. An ended session is never continued, and makes alike ones doubtful. So do a partial
-answer (a choice beside the first, an unrecorded one), a forgotten beginning, and for an hour all
-that was not read after a restart.
+beginning doubtful. A failed or cut-off call does not count as a continuation. Nor does a call whose
+client may lack the answer (it hung up, or the gateway was killed), until a call continues from that
+answer. An ended session is never continued, and makes sessions with the same messages doubtful. So
+do a partial or unrecorded answer, a choice beside the first, and a forgotten beginning. For an hour
+after a restart, so do all records that were not read.
 
-The parent is the longest earlier call of the session, person and key whose messages this one begins
-with. `parent_messages` counts them, with the parent's answer if it was sent back. A call without a
-parent is stored whole: a compacted history or a rewritten system prompt is a fork. Erasing a person
-takes nothing from others.
+The parent is the longest earlier call of the same session, person and encryption key with whose
+messages this call begins. `parent_messages` counts them, with the parent's answer if it was sent
+back. A call without a parent is stored whole: a compacted history or a rewritten system prompt is a
+fork. Erasing a person removes nothing of others.
 
-Guarantee: two conversations whose calls this gateway answered are never in one unnamed session as
-long as no client goes back. Bounded memory; forgetting costs a longer record or, unnamed, a session
-too many, never a wrong parent. Not covered: a client that goes back to a point where conversations
-are word for word the same (an edited message, a new answer) while exactly one other is not
-continued; a beginning that another gateway answered; one forgotten more than 262,144 such ago, or
-older than the records that session_recovery.py read, once an hour has passed.
+Guarantee: two conversations that this gateway answered never share an unnamed session, as long as
+no client goes back. Memory is bounded. Forgetting leads to a longer record or an additional unnamed
+session, never to a wrong parent. Not covered: a client that goes back to a point where
+conversations are word for word the same (an edited message, a new answer) while exactly one other
+is not continued; a beginning that another gateway answered; one forgotten more than 262,144 such
+ago, or older than the records that session_recovery.py read, once an hour has passed.
 """
 
 from collections import Counter, OrderedDict
@@ -41,20 +41,20 @@ from producers.gateway.capture.digests import AnswerDigests, Conversation, Diges
 from producers.gateway.capture.lookalikes import Alike, BloomFilter, Cut
 
 MAX_KNOWN: Final = 65_536
-"""Entries that are remembered, two or three per call; about 30 MB."""
+"""Most entries in memory: two or three per call, about 30 MB."""
 
 
 COMES_BACK_MS: Final = 3_600_000
-"""Milliseconds after a restart in which older messages may return: twice a session's idle time."""
+"""Milliseconds for which clients with older messages may come back: twice the idle time."""
 
 
 Scope = tuple[str | None, str | None]
-"""The key that asked, and whose data it is: unnamed calls of two scopes never share a session."""
+"""(client key, person). Unnamed calls of different scopes never share a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionName:
-    """A session by its name, and where the name stood."""
+    """A session's name, and where the request had it."""
 
     session: str
     by: Attribution
@@ -62,24 +62,24 @@ class SessionName:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """An earlier call that a call goes on from."""
+    """An earlier call with whose messages a call begins."""
 
     call: str
     messages: int
-    """How many leading messages are its."""
+    """Number of leading messages that the parent holds."""
     same_tools: bool = False
     keyid: str | None = None
-    """The id of the key that sealed the call; None where none did."""
+    """Id of the key that sealed the parent's events; None if unsealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The beginning that a call continues, until it is known whether the call was answered."""
+    """A call's reservation of the beginning that it continues, until the call has ended."""
 
     scope: Scope
     beginning: Digest
     session: str
-    """The session that the beginning belongs to."""
+    """Session of the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Sessions:
     """Memory of recent calls."""
 
     def __init__(self, most: int = MAX_KNOWN, clock: Callable[[], int] = now_ms) -> None:
-        """`clock` tells Unix milliseconds."""
+        """`most`: entries in memory. `clock`: returns Unix milliseconds."""
         self._most = most
         self._clock = clock
         self._forgotten = BloomFilter()
@@ -106,13 +106,13 @@ class Sessions:
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
         self._unsure: dict[Claim, Claim] = {}
-        """Claim that would continue a possibly missed answer -> the claim of that answer's call."""
+        """Claim that continues a maybe undelivered answer -> claim of the call of that answer."""
 
     def attribute(
         self, named: SessionName | None, scope: Scope, conversation: Conversation, fresh: str
     ) -> CallAttribution:
-        """Return a call's attribution; `fresh` is the id for a new session. The call holds the
-        beginning that it continues until `settle`."""
+        """Return a call's session and parent; `fresh` is the id for a new session. The call
+        reserves the beginning that it continues until `settle`."""
         if named is None:
             session = self._find_session(scope, conversation)
             named = (
@@ -123,7 +123,7 @@ class Sessions:
         return CallAttribution(named.session, named.by, parent, claim)
 
     def claim(self, session: str, scope: Scope, conversation: Conversation) -> Claim | None:
-        """Take the beginning that a call of a session continues; None if it is not known."""
+        """Reserve the beginning that a session's call continues; None if it is not known."""
         begun = self._beginning(scope, conversation)
         if begun is None:
             return None
@@ -134,7 +134,7 @@ class Sessions:
         return Claim(scope, beginning, session)
 
     def settle(self, claim: Claim | None, completed: bool) -> None:
-        """Record that the call of a claim was answered, or release the claim where it was not."""
+        """Release a claim. If its call was `completed`, count it as continued."""
         while claim is not None:
             alike = self._known.get(("alike", claim.scope, claim.beginning))
             if alike is None:
@@ -143,12 +143,12 @@ class Sessions:
             if not completed or claim.session not in alike.sessions:
                 return
             alike.sessions[claim.session] += 1
-            # Who goes on from an answer has it.
+            # This call continues an answer, so the client has that answer.
             claim = self._unsure.pop(claim, None)
 
     def doubt_delivery(self, claim: Claim, answer: Digest) -> None:
-        """Record that a claim's answer may not have arrived: its client may repeat the call unless
-        one continues that answer."""
+        """Record that the claim's answer may not have arrived. Then its call counts as no
+        continuation until a later call continues that answer."""
         alike = self._known.get(("alike", claim.scope, claim.beginning))
         after = self._known.get(("alike", claim.scope, answer))
         if alike is None or not alike.sessions.get(claim.session):
@@ -165,7 +165,7 @@ class Sessions:
         person: str | None = None,
         keyid: str | None = None,
     ) -> None:
-        """Remember a call whose request is in the log, of a person, sealed with a key."""
+        """Remember a call whose request is in the log. `keyid`: the key that sealed it."""
         if len(conversation):
             known = Parent(call, len(conversation), keyid=keyid), conversation.tools
             self._remember(("said", session, person, conversation.beginnings[-1]), known)
@@ -179,7 +179,7 @@ class Sessions:
         answer: AnswerDigests,
         keyid: str | None = None,
     ) -> None:
-        """Remember a call whose answer is in the log; `answer` is its first choice."""
+        """Remember the answer (first choice) of a call whose end is in the log."""
         if not len(conversation):
             return
         known = Parent(call, len(conversation) + 1, keyid=keyid), conversation.tools
@@ -189,14 +189,14 @@ class Sessions:
     def remember_answer_by_index(
         self, session: str, scope: Scope, conversation: Conversation, answer: AnswerDigests
     ) -> None:
-        """Remember another form in which the client may send the answer back to its call."""
+        """Remember another form of an answer, in which the client may send it back."""
         if len(conversation):
             self._add(scope, answer.loose, session, heard=True)
 
     def remember_possible_answer(
         self, session: str, scope: Scope, conversation: Conversation, answer: AnswerDigests
     ) -> None:
-        """Remember an answer that the client may have taken for the answer to its call."""
+        """Remember an answer that the client may have instead of the recorded first choice."""
         if not len(conversation):
             return
         self._add(scope, answer.loose, session, heard=False)
@@ -219,16 +219,16 @@ class Sessions:
         return session
 
     def expect_recall(self) -> None:
-        """Let no call continue another until `recall`, as doubtful calls may not be known yet."""
+        """Let no unnamed call continue another until `recall` adds the earlier calls."""
         self._recalling = True
 
     def forget_before(self, moment_ms: int) -> None:
-        """Note that not everything before a moment (Unix milliseconds) is known. No call continues
-        another's until those clients are not expected back."""
+        """Record that calls before a time (Unix milliseconds) are not all known. No unnamed call
+        continues another until `COMES_BACK_MS` after it."""
         self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
 
     def recall(self, earlier: "Sessions") -> None:
-        """Add earlier entries; entries already known are newer and stay."""
+        """Add entries from before a restart; known entries are newer and stay."""
         self._doubtful_until = max(self._doubtful_until, earlier._doubtful_until)
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():
@@ -253,7 +253,7 @@ class Sessions:
         place = conversation.loose.index(beginning)
         later = [answer for answer in conversation.answers if answer > place]
         if later and self._has_forgotten:
-            return None  # the answer that is not known may be one that was forgotten
+            return None  # the unknown answer may have been forgotten
 
         def asks_more(session: str) -> bool:
             parent = self._parent(session, scope[1], conversation)
@@ -269,7 +269,7 @@ class Sessions:
     def _may_be_anothers(
         self, scope: Scope, conversation: Conversation, place: int, session: str
     ) -> bool:
-        """Return whether another session's client may have this answer."""
+        """Return whether a client of another session may have the answer with number `place`."""
         answered = ("alike", scope, conversation.loose[place])
         alike: Alike | None = self._known.get(answered)
         if answered in self._forgotten if alike is None else alike.unheard - {session}:
@@ -282,7 +282,7 @@ class Sessions:
         return cut.doubts(session, last)
 
     def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, Alike] | None:
-        """Return a conversation's longest known beginning, and the sessions that have it."""
+        """Return the longest known beginning of a conversation, and the sessions with it."""
         for digest in reversed(conversation.loose[1:]):
             alike = self._known.get(("alike", scope, digest))
             if alike is not None and alike.sessions:

@@ -1,1 +1,1 @@
-"""The gateway's wire protocols: requests, answers, errors, connections to engines (event)."""
+"""The gateway's HTTP side: requests, answers, errors, connections to engines (event)."""

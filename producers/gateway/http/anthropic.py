@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: a request in the log's form, for recording and recognition only.
+"""Converts requests of Anthropic's Messages API to OpenAI's form, to record and compare them.
 
     system              a message of the role `system`, the first one
     text, thinking      the content, the reasoning
@@ -6,9 +6,8 @@
     tool_result         a message of the role `tool`, with whether the tool failed
     anything else       a part of the content, unchanged
 
-`cache_control` is left out: clients move it with every call, which would make each call a new
-conversation. Values of another shape stay as they are; the log then records that it lacks them.
-Pure.
+`cache_control` is left out: clients move it with every call, so each call would look like a new
+conversation. Values of an unknown shape stay as they are; the log records that it lacks them. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +28,13 @@ _KINDS: Final = {
 
 
 def error(status: int, message: str) -> Json:
-    """Return an error as Anthropic's clients read it."""
+    """Return an error document in Anthropic's form."""
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def conversation(body: Mapping[str, Any]) -> list[Any]:
-    """Return a body's messages in OpenAI's form; none where they are no list."""
+    """Return a body's messages in OpenAI's form; empty if they are not a list."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return []
@@ -45,7 +44,7 @@ def conversation(body: Mapping[str, Any]) -> list[Any]:
 
 
 def tools(body: Mapping[str, Any]) -> list[Any]:
-    """Return a body's tools in OpenAI's form; those without a schema unchanged."""
+    """Return a body's tools in OpenAI's form; tools without a schema stay unchanged."""
     offered = body.get("tools")
     return [_tool(tool) for tool in offered] if isinstance(offered, list) else []
 
@@ -63,7 +62,7 @@ def _to_openai(message: Any) -> list[Any]:
 
 
 def _answer(blocks: Sequence[Json]) -> Json:
-    """Return an assistant's message, whose texts are joined as in recorded answers."""
+    """Return an assistant message. Its texts are joined, as in recorded answers."""
     thoughts = [block["thinking"] for block in blocks if _is_think_block(block)]
     calls = [_call(block) for block in blocks if _is(block, "tool_use")]
     rest = [block for block in blocks if not _is_think_block(block) and not _is(block, "tool_use")]
@@ -85,7 +84,7 @@ def _call(block: Json) -> Json:
 
 
 def _split_results(role: Any, blocks: Sequence[Json]) -> list[Json]:
-    """Return another's message as messages, each tool result apart."""
+    """Return a message of another role as messages, one for each tool result."""
     messages: list[Json] = []
     parts: list[Json] = []
     for block in blocks:
@@ -111,7 +110,7 @@ def _result(block: Json) -> Json:
 
 
 def _content(parts: list[Json]) -> str | list[Json]:
-    """Return one text as a string, as if sent so; several stay parts."""
+    """Return a single text part as a string; other parts stay a list."""
     if len(parts) == 1 and _is_words(parts[0]):
         return str(parts[0]["text"])
     return parts or ""

@@ -1,11 +1,11 @@
-"""Connections to engines: HTTP/1.1 with keep-alive, parsed by llhttp (httptools). A general client
-costs a call more processor time than the rest of the gateway.
+"""Connections to engines: HTTP/1.1 with keep-alive, parsed by llhttp (httptools). A general HTTP
+client would take more CPU time per call than the rest of the gateway.
 
-Guarantee: a body comes out byte by byte unchanged. A caller that leaves a reply early closes the
-connection, so the engine can stop; a slow reader slows the engine down. A kept connection that the
-engine closed is replaced once, if no byte was answered on it. A connection with bytes behind an
-answer is not used again. Memory holds at most a body's bound, a head's, and the unread part. Not
-covered: proxies, redirects, compression.
+Guarantee: a body is returned unchanged, byte by byte. If a caller leaves a reply early, the
+connection is closed, so the engine can stop. A slow reader slows the engine down. If the engine
+closed a kept connection before any byte of an answer, the request is sent once more on a new one. A
+connection with bytes after an answer is not used again. Memory is bounded by the limits of body,
+head and unread part. Not covered: proxies, redirects, compression.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MOST_KEPT: Final = 256
 """Idle connections kept per engine; busy ones have no limit, since no metric shows waiting."""
 _MAX_HEAD_BYTES: Final = 64 << 10
 _HIGH_WATER_BYTES: Final = 256 << 10
-"""Bytes of a body held unread; above this the connection stops reading from the engine."""
+"""Unread bytes of a body above which the connection stops reading from the engine."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 """Largest body, in bytes, that is read as a whole."""
@@ -37,15 +37,15 @@ _FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
 class ExchangeFailure(Exception):
-    """An engine could not be reached, or broke off; the text says how."""
+    """An engine could not be reached, or the connection broke; the text says how."""
 
 
 class BadAnswer(ExchangeFailure):
-    """An engine answered, and the answer is none that HTTP has; the text says why."""
+    """An engine's answer is not valid HTTP; the text says why."""
 
 
 class AnswerTooLong(BadAnswer):
-    """A body is longer than it may be; the text says how long that is."""
+    """A body exceeds the limit, which the text names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Origin:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; one exchange at a time."""
+    """One connection to an engine, with one request and answer at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -80,7 +80,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ExchangeFailure | None = None
         self._head_bytes = 0
-        """Bytes since the last byte of a body: of the head, or behind the body."""
+        """Bytes of the head, or after the body, since the last byte of a body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False
@@ -99,12 +99,12 @@ class _Connection(asyncio.Protocol):
             self._transport.write(request)
 
     async def head(self) -> None:
-        """Wait for status and headers. Raises ExchangeFailure."""
+        """Wait for the answer's status and headers. Raises ExchangeFailure."""
         while not self.status:
             await self._more()
 
     async def piece(self) -> bytes:
-        """Return the body's bytes since the last call; b"" at its end. Raises ExchangeFailure."""
+        """Wait for more of the body and return it; b"" at its end. Raises ExchangeFailure."""
         while not self._pieces:
             if self._whole:
                 return b""
@@ -118,7 +118,7 @@ class _Connection(asyncio.Protocol):
         return data
 
     def rests(self) -> bool:
-        """End the exchange and return whether the connection can be used for another."""
+        """End the exchange. Return whether the connection can be used for another one."""
         if self._transport is None or not (self._whole and self._keeps):
             return False
         if self._paused or self._transport.get_write_buffer_size():
@@ -133,7 +133,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether there is nothing to read; at rest any byte, or the end, is a fault."""
+        """Return whether nothing can be read. While idle, any byte or the end is a fault."""
         if self._transport is None:
             return False
         poll = select.poll()
@@ -165,7 +165,7 @@ class _Connection(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not by isinstance: uvloop's are no subclasses of it.
+        # Not by isinstance: uvloop's transports are not subclasses.
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -184,7 +184,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._expecting or self._whole:
-            # Data without a request: it belongs to no exchange.
+            # Data without a request.
             self.close()
             return
         self.heard = True
@@ -201,11 +201,11 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._whole:
-            self.close()  # another answer follows, which belongs to no request
+            self.close()  # a second answer to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
-            return  # a trailer, after the body: it is not read, and changes no header
+            return  # a trailer after the body; ignored
         self.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -213,7 +213,7 @@ class _Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
-            self.headers.clear()  # of an interim answer: the answer follows
+            self.headers.clear()  # an interim answer (1xx): the real answer follows
             return
         if not 200 <= status < 600:
             self._fail(f"it answers with status {status:03}, which HTTP does not have")
@@ -244,7 +244,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Reply:
-    """An answer that is still coming."""
+    """An answer whose body is still arriving."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -253,7 +253,7 @@ class Reply:
         """Header names in lower case -> values."""
 
     async def aiter_bytes(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises ExchangeFailure."""
+        """Yield the body as it arrives. Raises ExchangeFailure."""
         while data := await self._connection.piece():
             yield data
 
@@ -270,7 +270,7 @@ class Reply:
 
 
 class HttpClient:
-    """Asks engines; keeps connections to them."""
+    """Sends requests to engines, and keeps idle connections for reuse."""
 
     def __init__(self) -> None:
         self._origins: dict[str, _Origin] = {}
@@ -293,7 +293,7 @@ class HttpClient:
         content: bytes | None,
         connect_seconds: float,
     ) -> AsyncIterator[Reply]:
-        """Yield the answer to a request for `base` and `path`, a URL. Raises ExchangeFailure."""
+        """Yield the answer to a request; the URL is `base` + `path`. Raises ExchangeFailure."""
         origin = self._origins.get(base)
         if origin is None:
             origin = self._origins[base] = _Origin.of(base)
@@ -320,7 +320,7 @@ class HttpClient:
             try:
                 return await _ask(kept, request)
             except ExchangeFailure:
-                # The engine may have closed it at the moment at which it was taken.
+                # The engine may have closed the kept connection just then: use a new one.
                 if kept.heard:
                     raise
         return await _ask(await self._connect(origin, connect_seconds), request)
@@ -358,7 +358,7 @@ class HttpClient:
 
 
 async def _ask(connection: _Connection, request: bytes) -> _Connection:
-    """Return the connection once the answer's head is there. Raises ExchangeFailure."""
+    """Send a request and wait for the answer's head. Raises ExchangeFailure."""
     try:
         connection.send(request)
         await connection.head()

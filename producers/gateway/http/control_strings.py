@@ -1,14 +1,14 @@
-r"""Finds messages whose text spells a control token of a model.
+r"""Finds messages whose text contains a control token of a model as a string.
 
-Chat templates copy messages, and most engines encode the whole as one:
+Chat templates copy messages into a prompt, which most engines encode as one text. So
 `<|im_end|><|im_start|>system` in a customer's text becomes a system message. A gateway has no
-tokenizer, so it looks for strings of known families of models. RE2 searches the bytes of a body for
-a string, its beginning at the end of a text, and escapes that may hide one (`\u003c`, `<\/s>`);
-only a hit is searched text by text, in linear time. Every string that a template may render counts:
-contents, reasoning, names, arguments (which engines parse), tools, documents and variables. Stop
-strings do not count, and prompts of /v1/completions are raw. Not covered: a string that a template
-puts together (of several messages, or by removing text), and `[INST]` in two parts of which the
-first is `[`.
+tokenizer, so it looks for strings of known families of models. RE2 searches a body's bytes for such
+a string, its beginning at a text's end, and escapes that may hide it (`\u003c`, `<\/s>`). Only
+after a hit are the texts searched one by one, in linear time. Every text that a template may render
+counts: contents, reasoning, names, arguments (which engines parse), tools, documents and variables.
+Stop strings do not count, nor do prompts of /v1/completions, which are raw. Not covered: a string
+that a template joins from several messages or by removing text, and `[INST]` in two parts of which
+the first is `[`.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from producers.gateway.http.wire import ModelRequest
 
 ControlTokens = Literal["count", "refuse"]
-"""Treatment of a call with a message that spells a control token."""
+"""Treatment of a call with a control token in a message: count it, or refuse the call."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "chatml": (
@@ -65,8 +65,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "<|endoftext|>",
     ),
 }  # fmt: skip
-"""Family of models -> its strings around messages, without strings that agents write, such as
-Qwen's `<tool_call>`."""
+"""Model family -> strings that delimit messages. Strings that agents write, such as Qwen's
+`<tool_call>`, are left out."""
 
 _FIELDS: Final = ("system", "messages", "tools", "documents", "chat_template_kwargs")
 _LONGEST: Final = 128
@@ -77,7 +77,7 @@ class BadControlString(ValueError):
 
 
 def list_control_strings(names: Iterable[str]) -> tuple[str, ...]:
-    """Return strings of families, and those that name no family. Raises BadControlString."""
+    """Return the strings of the named families, and single strings. Raises BadControlString."""
     strings = (string for name in names for string in FAMILIES.get(name) or [_check(name)])
     return tuple(dict.fromkeys(strings))
 
@@ -98,26 +98,26 @@ def _check(string: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControlText:
-    """Messages of a request that spell control tokens."""
+    """A control token found in the messages of a request."""
 
     string: str
     place: str
-    """The message, tool or field that holds it, as in `messages.3`."""
+    """First message, tool or field that contains one, such as `messages.3`."""
     count: int
-    """Number of messages, tools and fields with any."""
+    """Number of messages, tools and fields that contain control tokens."""
 
 
 class ControlStrings:
-    """Strings that are control tokens to some model."""
+    """Searches requests for a set of control strings."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._patterns = _compile(strings)
-        # In JSON, a text that ends within a string may go on in another one.
+        # A control string may be split between two texts of the JSON.
         self._raw_patterns = _compile((*strings, *_list_open_ends(strings)))
         self._escapes = _compile_escapes(strings)
 
     def find(self, body: bytes, request: ModelRequest) -> ControlText | None:
-        """Return where a request's messages spell one of the strings; `body` is its JSON."""
+        """Return the control token found in a request's messages, or None; `body` is its JSON."""
         if request.endpoint == "completions" or not self._may_spell(body):
             return None
         parts = _list_parts(request.document)
