@@ -1,9 +1,9 @@
 """A batch: the rows that one transaction will write, merged in memory first.
 
-Folds stage rows of one event; `keep` takes them over, `drop` forgets them if the event is poison.
-`flush` writes one multi-row upsert per table, by the table's merge rule. A reader in the same
-transaction calls `flush` first. Rows get their stored form (storage.py) when they are staged, so
-that two rows with one key in the tables have one here.
+A fold stages the rows of one event. `keep` adds them to the batch; `drop` forgets them if the event
+cannot be folded. `flush` writes one multi-row upsert per table, by the table's merge rule. A reader
+in the same transaction calls `flush` first. A row gets its stored form (storage.py) when it is
+staged, so that rows with the same key in the database have the same key here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,16 @@ __all__ = ["Batch", "Row", "Staging", "shape", "upsert"]
 
 
 class Staging:
-    """The rows of one event."""
+    """The staged rows of one event, before they are kept or dropped."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[type[ProjectionTable], Row]] = []
         self.characters = 0
-        """Characters of the texts of the rows."""
+        """Number of characters in all texts of the staged rows."""
 
     def stage(self, table: type[ProjectionTable], row: Mapping[str, Any]) -> None:
-        """Add a row of the event being folded. Raise BadRecord if no table can hold it."""
+        """Add a row for `table`. Raise BadRecord if the event has too many rows or the table cannot
+        hold this one."""
         if len(self.rows) >= ROWS:
             raise BadRecord(f"one event makes more than {ROWS:,} rows")
         stored, characters = storable(table, row)
@@ -43,7 +44,7 @@ class Staging:
 
 
 class Batch(Staging):
-    """Rows to write, per table and key."""
+    """The merged rows that wait to be written, by table and primary key."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -51,12 +52,12 @@ class Batch(Staging):
         self._kept: dict[type[ProjectionTable], dict[tuple[Any, ...], Row]] = {}
 
     def keep(self) -> None:
-        """Take over the rows of the folded event."""
+        """Add the staged rows of the folded event to the batch."""
         self.add(self.rows)
         self.drop()
 
     def add(self, rows: Sequence[tuple[type[ProjectionTable], Row]]) -> None:
-        """Take over the rows of an event that was folded elsewhere."""
+        """Merge the staged `rows` of an event into the batch, by each table's merge rule."""
         for table, row in rows:
             kept = self._kept.setdefault(table, {})
             key = tuple([row[column] for column in shape(table).keys])
@@ -64,13 +65,13 @@ class Batch(Staging):
             kept[key] = row if older is None else _merge(table.MERGE, older, row)
 
     def flush(self) -> None:
-        """Write everything kept so far."""
+        """Write all kept rows to the database and empty the batch."""
         for table, rows in self._kept.items():
             upsert(self.connection, table, list(rows.values()))
         self._kept.clear()
 
     def discard(self) -> None:
-        """Forget all kept rows, because the flushed ones were rolled back."""
+        """Forget all rows. Call it after the transaction with the flushed rows was rolled back."""
         self.drop()
         self._kept.clear()
 
@@ -86,7 +87,7 @@ def _merge(merge: Merge, older: Row, newer: Row) -> Row:
 
 
 class Shape:
-    """The columns and the upsert of one table, computed once."""
+    """The columns, the primary key, the merge rule and the upsert statement of one table."""
 
     def __init__(self, model: type[ProjectionTable]) -> None:
         table = model.table()
@@ -100,7 +101,7 @@ class Shape:
         columns = ", ".join(f'"{name}"' for name in self.columns)
         keys = ", ".join(f'"{name}"' for name in self.keys)
         if dialect == "postgresql":
-            # One parameter whatever the number of rows: measured faster than arrays, COPY into a
+            # All rows are one parameter. This was measured faster than arrays, COPY into a
             # temporary table, or the driver's executemany.
             source = f'SELECT {columns} FROM json_populate_recordset(NULL::"{self.name}", %s::json)'
         else:
@@ -123,7 +124,7 @@ class Shape:
 
 @cache
 def shape(model: type[ProjectionTable]) -> Shape:
-    """Return the shape of a table."""
+    """Return the columns, the primary key and the merge rule of a table."""
     return Shape(model)
 
 
@@ -135,7 +136,8 @@ def _statement(model: type[ProjectionTable], dialect: str) -> str:
 def upsert(
     connection: Connection, model: type[ProjectionTable], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write `storable` rows by the table's merge rule; columns that a row leaves out are null."""
+    """Insert or merge rows that `storable` made, by the table's merge rule. A column that a row
+    lacks becomes null."""
     columns = shape(model).columns
     dialect = connection.dialect.name
     statement = _statement(model, dialect)

@@ -6,7 +6,8 @@ import time
 
 
 def monotonic_seconds() -> float:
-    """Return the seconds since some moment of the past; only differences are meaningful."""
+    """Return the seconds since some moment in the past. Only differences between two values are
+    meaningful."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

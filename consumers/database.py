@@ -2,8 +2,8 @@
 
 A connection that will write uses `write_transaction`, because SQLite must take its write lock at
 the start: a lock taken later can fail in the middle. Reads never wait for writers. SQLite runs with
-synchronous=NORMAL: a power cut may lose the newest commits, but rows and positions together, so
-that the fold reads on from there.
+synchronous=NORMAL: a power cut may lose the newest commits. It loses rows and positions together,
+so the fold continues from the older position.
 """
 
 import re
@@ -50,8 +50,9 @@ _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
 
 _LASTING_STATES: Final = frozenset({"21", "22", "23", "54"})
-"""SQLSTATE classes of errors that the same rows meet again: a row twice in one statement, an
-impossible value, a constraint, a limit of the program (an index row that is too large)."""
+"""SQLSTATE classes of errors that a retry with the same rows would meet again: a row twice in one
+statement, an impossible value, a constraint, a limit of the program (an index row that is too
+large)."""
 
 
 class DatabaseError(KintsugiError):
@@ -63,11 +64,11 @@ class DatabaseUnavailable(DatabaseError):
 
 
 class DatabaseMismatch(DatabaseError):
-    """The tables are not those of this code."""
+    """The tables do not fit this version of the code."""
 
 
 class NoTables(WrongUsage):
-    """The file or database holds no tables of ours."""
+    """The file or database holds no tables of kintsugi."""
 
 
 def open_tables(name: str) -> Engine:
@@ -101,7 +102,7 @@ def refuse_foreign(engine: Engine) -> None:
         with closing(readable(path)) as connection:
             names = sorted(name for (name,) in connection.execute(_NAMES))
     except sqlite3.Error:
-        return  # whoever opens it for its tables meets the same error, and explains it
+        return  # the code that opens the tables meets the same error and explains it
     if names and not {_FOLDED, _REVISION} <= set(names):
         raise DatabaseMismatch(
             f"database {path} holds tables of another program ({', '.join(names)[:80]}); move it "
@@ -110,7 +111,8 @@ def refuse_foreign(engine: Engine) -> None:
 
 
 def tables_in(path: Path) -> set[str]:
-    """Return the names of the tables of a SQLite file. Raise NoTables if it is not one."""
+    """Return the names of the tables in a SQLite file. Raise NoTables if `path` is no SQLite
+    file."""
     if not path.is_file():
         raise NoTables(f"{str(path)!r} is no file; name one that is there")
     try:
@@ -148,7 +150,7 @@ def open_database(url: str, schema: str | None = None) -> Engine:
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the URL of a file, with any characters in its path."""
+    """Return the URL of a SQLite file, whose path may contain any characters."""
     # Characters that begin a URL's query, fragment or escape.
     return "sqlite:///" + re.sub("[%?#]", lambda match: f"%{ord(match[0]):02X}", str(path))
 
@@ -158,13 +160,13 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def keep_private(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-        # Before SQLite creates it: the files beside it get the same mode.
+        # Create the file before SQLite does: SQLite gives the files beside it the same mode.
         name = str(arguments[0]) if arguments else ":memory:"
         path = Path(name)
         if name and not name.startswith((":", "file:")) and path.parent.is_dir():
             for file in (f"{name}-wal", f"{name}-shm"):
                 private.tighten(Path(file))
-            with suppress(OSError):  # what is wrong with it, SQLite says
+            with suppress(OSError):  # SQLite reports the error
                 private.create_file(path)
 
     @event.listens_for(engine, "connect")
@@ -199,7 +201,7 @@ def read_transaction(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that only reads: one consistent view for all its queries."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
-            # By default, each statement sees the commits until then.
+            # By default, each statement sees all commits up to its own start.
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             yield connection
@@ -241,7 +243,7 @@ def is_transient(error: BaseException) -> bool:
 def is_permanent(error: BaseException) -> bool:
     """Return whether the written values cause the error, so that every retry will meet it again."""
     if isinstance(error, OverflowError | UnicodeEncodeError):
-        return True  # of a driver, which could not bind a value
+        return True  # raised by a driver that could not bind a value
     state = getattr(getattr(error, "orig", None), "sqlstate", None)
     if state is not None:
         return state[:2] in _LASTING_STATES
@@ -255,7 +257,7 @@ def _lacks_table(error: BaseException) -> bool:
 
 
 def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
-    """Return our error for a driver's error, as one sentence."""
+    """Return a DatabaseError that explains a driver's error in one sentence."""
     where = render_database_url(engine.url)
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     cause = hide_secrets(cause, engine.url)

@@ -25,7 +25,7 @@ from consumers.tables import PROJECTED, ProjectionTable
 _ROWS_AT_ONCE = 1_000
 
 ROW_BYTES: Final = 24
-"""Size of a row's hash. Rows are not adversarial, so a sum is as good as a chain."""
+"""Bytes of a row's hash. A sum of hashes is enough, because rows are not crafted to collide."""
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -42,7 +42,7 @@ class Difference:
     table: str
     key: dict[str, Any]
     column: str | None
-    """None if one of the two lacks the row; `live` and `rebuilt` then say which one has it."""
+    """None if one folding lacks the row. `live` and `rebuilt` then say whether each has it."""
     live: Any
     rebuilt: Any
 
@@ -51,7 +51,7 @@ class Difference:
         return text.replace("the live tables has", "the live tables have")
 
     def between(self, live: str, rebuilt: str) -> str:
-        """Return the difference as a sentence, with other names for the two."""
+        """Return the difference as a sentence that names the two foldings `live` and `rebuilt`."""
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
         if self.column is None:
             return f"{self.table} ({key}): {rebuilt if self.live else live} has no such row"
@@ -74,8 +74,8 @@ def digest(connection: Connection) -> str:
 
 
 def exact_digest(connection: Connection) -> str:
-    """Return a digest that is equal exactly if `first_difference` finds nothing. It is a sum over
-    the rows, so that it can be kept up to date row by row (digest_tracker.py)."""
+    """Return a digest. Two databases have equal digests exactly if `first_difference` returns None.
+    It is a sum over the rows, so that it can be kept up to date row by row (digest_tracker.py)."""
     total = 0
     for model in PROJECTED:
         with closing(_rows(connection, comparison(model))) as rows:
@@ -84,7 +84,8 @@ def exact_digest(connection: Connection) -> str:
 
 
 def row_hash(model: type[ProjectionTable], row: Values) -> int:
-    """Return a row's part in the exact digest; `row` is as `comparison` selects it."""
+    """Return the number that a row adds to the exact digest. `comparison` selects the row's
+    columns."""
     content = model.table().name.encode() + b"\n" + _serialize(row)
     return int.from_bytes(hashlib.blake2b(content, digest_size=ROW_BYTES).digest())
 
@@ -95,7 +96,8 @@ def format_digest(total: int) -> str:
 
 
 def first_difference(live: Connection, rebuilt: Connection) -> Difference | None:
-    """Return the first difference between two sets of tables, of either database; None if equal."""
+    """Return the first difference between the tables of two databases, or None if they are
+    equal."""
     for model in PROJECTED:
         difference = _first_difference(model, live, rebuilt)
         if difference is not None:
@@ -120,7 +122,7 @@ def count_differences(live: Connection, rebuilt: Connection) -> dict[str, int]:
 
 
 def diff_keys(left: Path, right: Path) -> Keys:
-    """Return the rows that are not equal in two SQLite databases, with two queries per table."""
+    """Return the keys of the rows that differ between two SQLite files or that one file lacks."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for name, path in (("one", left), ("other", right)):
             connection.execute(f"ATTACH ? AS {name}", (str(path),))

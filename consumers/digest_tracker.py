@@ -3,9 +3,9 @@
     tracked = DigestTracker(engine)    before anything is written
     tracked.digest(connection)         reads only the rows changed since
 
-Triggers of the connection report the written rows and leave nothing in the file or a copy of it.
-The tracker takes about 150 bytes of memory per row. It works for SQLite only, for tables that a
-single process fills: writes of other processes go unnoticed.
+Temporary triggers of each connection report the written rows; the file itself gets no triggers. The
+tracker takes about 150 bytes of memory per row. It works for SQLite only, for tables that a single
+process fills: writes of other processes go unnoticed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,8 @@ class WriteTracker:
         event.listen(engine, "connect", self._watch)
 
     def take(self) -> dict[str, set[int]]:
-        """Return table -> written row ids, rolled-back ones included, and start anew."""
+        """Return the ids of the rows written since the last call, by table. Rolled-back writes
+        count."""
         taken, self._changed = self._changed, _none()
         return taken
 
@@ -74,7 +75,7 @@ def _none() -> dict[str, set[int]]:
 
 
 class DigestTracker:
-    """The digest of the rows of an engine's tables."""
+    """Keeps the exact digest of an engine's tables up to date."""
 
     def __init__(self, engine: Engine) -> None:
         self._written = WriteTracker(engine)
@@ -86,7 +87,7 @@ class DigestTracker:
                 self._take_over(connection, model, set(rowids))
 
     def digest(self, connection: Connection) -> str:
-        """Return the same as `exact_digest`; `connection` must see everything that was written."""
+        """Return the same digest as `exact_digest`. `connection` must see all writes so far."""
         changed = self._written.take()
         for model in PROJECTED:
             self._take_over(connection, model, changed[model.table().name])

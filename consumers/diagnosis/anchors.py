@@ -1,15 +1,15 @@
-"""Anchors: the places where the neighbours of a failure are found. Pure. Source: docs/patterns.md.
+"""Anchors: keys that tell which rollouts are similar to a failure. Pure. Source: docs/patterns.md.
 
-A rollout can lie in several neighbourhoods, which its row in the tables names:
+Three columns of a rollout's row say which other rollouts it is similar to:
 
     kind    the generator of its task, `ENV/GENERATOR` (kinds.py), if it was generated
     tools   every tool of its gold actions and of the agent's calls
     words   a min-hash of its opening request, without a kind: two requests that share words have
             equal values at many of its places
 
-A failure has one anchor, the first of: its kind; its pivot tool with its words, where the near
-rollouts with that tool lie; the tool alone; its words; its own task. A pattern keeps the anchors of
-its failures with a weight, the number of failures, halved with every round.
+A failure has one anchor, the first that exists: its kind; its pivot tool together with its words;
+the pivot tool alone; its words; its own task. A pattern keeps the anchors of its failures. An
+anchor's weight is its number of failures, where older failures count half with every round.
 
 Guarantee: no clock and no randomness; the words of a sealed rollout are never read.
 """
@@ -28,20 +28,20 @@ ANCHORS: Final = 32
 KIND: Final = "kind:"
 TOOL: Final = "tool:"
 NEAR_TOOL: Final = "near:"
-"""The words, a colon and the tool follow."""
+"""Prefix of an anchor of words and tool; the words, a colon and the tool's name follow."""
 WORDS: Final = "words:"
 TASK: Final = "task:"
 
 PLACES: Final = 16
-"""Values of a signature; each takes four hexadecimal digits."""
+"""Number of hash values in a request's signature; each takes four hexadecimal digits."""
 NEAR: Final = 6
-"""Least equal values of near requests: shares of common words of .2, .4 and .6 are near with
-probabilities of about .08, .67 and .98."""
+"""Two requests are near if at least this many of their hash values are equal. If they share .2, .4
+or .6 of their words, they are near with probability .08, .67 or .98."""
 
 TOOLS: Final = 64
 """Most tools that a rollout's row names."""
 TOOL_CHARACTERS: Final = 100
-"""Longest kept name of a tool: that of a gold action's."""
+"""Most characters of a tool's name in a rollout's row, the same limit as for a gold action."""
 
 _DIGITS: Final = 4
 _REQUEST_CHARACTERS: Final = 4_000
@@ -51,7 +51,8 @@ _LEAST_WEIGHT: Final = 2.0**-20
 
 
 def sign_request(messages: Sequence[Message]) -> str | None:
-    """Return the signature of the user's first message; None if it has no words."""
+    """Return the min-hash signature of the words in the user's first message, or None without
+    words."""
     text = next((message.text for message in messages if message.role == "user"), "")
     words = sorted(set(_WORD.findall(text[:_REQUEST_CHARACTERS].lower())))[:_REQUEST_WORDS]
     if not words:
@@ -65,13 +66,14 @@ def _hash(word: str) -> bytes:
 
 
 def select_tools(names: Iterable[str]) -> list[str]:
-    """Return the tools that a row names: sorted, at most `TOOLS`, without overlong names."""
+    """Return the tools that a rollout's row names: sorted, at most `TOOLS`, without overlong
+    names."""
     return sorted({name for name in names if 0 < len(name) <= TOOL_CHARACTERS})[:TOOLS]
 
 
 def add_round(weights: Mapping[str, float], failures: Mapping[str, int]) -> dict[str, float]:
-    """Return a pattern's `ANCHORS` heaviest anchors after one more round with these failures. Equal
-    ones are ranked by a hash, because names would prefer one wording."""
+    """Return a pattern's `ANCHORS` heaviest anchors after one more round: halve `weights`, then add
+    `failures`. A hash breaks ties, because an order by name would prefer certain words."""
     added = {
         anchor: weights.get(anchor, 0.0) / 2 + failures.get(anchor, 0)
         for anchor in weights.keys() | failures.keys()
@@ -81,14 +83,14 @@ def add_round(weights: Mapping[str, float], failures: Mapping[str, int]) -> dict
 
 
 def find_wide_anchor(anchor: str) -> str | None:
-    """Return the anchor of the tool alone for the one of a tool and words; None for any other."""
+    """Return the anchor of the tool alone if `anchor` is of a tool and words, else None."""
     if not anchor.startswith(NEAR_TOOL):
         return None
     return TOOL + anchor.removeprefix(NEAR_TOOL).split(":", 1)[1]
 
 
 class AnchorIndex:
-    """Finds those of some anchors at which a rollout lies."""
+    """Finds which of the given anchors match a rollout."""
 
     def __init__(self, anchors: Iterable[str]) -> None:
         self._anchors = frozenset(anchors)
@@ -100,7 +102,7 @@ class AnchorIndex:
     def match(
         self, kind: str | None, tools: Sequence[str], words: str | None, task_key: str
     ) -> frozenset[str]:
-        """Return the anchors at which a rollout with these columns lies."""
+        """Return the anchors that match a rollout with these columns."""
         names = [TOOL + tool for tool in tools]
         names.append(TASK + task_key)
         if kind is not None:

@@ -1,6 +1,6 @@
-"""The policies that answer an alias now, which a round's numbers are about. They are those with a
-share of the route at the folded event, or the base without a route. Imports always count. A round
-claims failures of other policies, and verdicts under older rules, without counting them."""
+"""The policies that answer an alias now; only their rollouts count in a round's numbers. They have
+a share of the route at the folded event; without a route, the base answers. Imported rollouts
+always count. A round also claims rollouts of other policies, but does not count them."""
 
 import json
 from typing import Any
@@ -13,12 +13,14 @@ from consumers.tables import Route
 
 
 def is_current(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that the policy answers now and no newer rules judged its kind."""
+    """Return the SQL condition that a rollout's policy answers now and no newer rules judged its
+    kind of task."""
     return and_(answers_now(connection, rollouts), follows_newest_rules(rollouts))
 
 
 def answers_now(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that a rollout was imported or its policy answers on its base now."""
+    """Return the SQL condition that a rollout was imported or its policy answers its alias and base
+    now."""
     routes = Route.table().c
     rows = connection.execute(
         select(routes.alias, routes.base, routes.shares).order_by(routes.alias)

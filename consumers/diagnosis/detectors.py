@@ -27,7 +27,8 @@ first of them in this order is the category:
     other                 none of these
 
 The agent tried something else if it called a write or handed the user over, or if the state is
-right and an output is missing. That then failed, and not the request for the user's record.
+right and an output is missing. Then the cause of the failure is that attempt, not the missing user
+record.
 
 If the grader finds the state right (part `DB` or `r_actions` is 1), no write was wrong: the rules
 from policy_violation to over_cautious and missing_write_action do not hold.
@@ -67,11 +68,12 @@ class Diagnosis:
     """Why a rollout failed. `category` is None if it did not fail or has no verdict."""
 
     category: str | None
-    """The primary one: first of `categories`."""
+    """The primary category: the first of `categories`."""
     categories: tuple[str, ...]
     pivot: str
     evidence: dict[str, list[Finding]] = field(default_factory=dict)
-    """Category -> findings. They quote arguments of calls, so they are content of the rollout."""
+    """Category -> findings. They quote arguments of calls, so they need the same privacy as the
+    rollout."""
 
 
 def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
@@ -96,8 +98,9 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
 
 
 def dedup_key(rollout: RolloutEnded) -> str:
-    """Return a key that is equal for the same task with the same calls (docs/patterns.md). A
-    rollout without a task takes its own id, since unknown tasks are never the same."""
+    """Return a hash that is equal for two rollouts on the same task with the same calls
+    (docs/patterns.md). A rollout without a task uses its own id as the task's, so it equals no
+    other rollout."""
     messages = rollout.content.messages if rollout.content else ()
     task = rollout.task.id if rollout.task else rollout.rollout
     return sha256(task + canonical_json(trace(executed_calls(messages))))

@@ -24,10 +24,10 @@ Finding = dict[str, Any]
 
 
 TRIED: Final = 200
-"""Most failed calls that are named for one gold write: the first ones."""
+"""Most failed calls that the evidence names for one gold write; the first ones are kept."""
 
 SAID_CHARACTERS: Final = 1_000_000
-"""Most characters of the agent's words in a rollout that are read, from the beginning."""
+"""Most characters that are read of the agent's words in a rollout, from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Call:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the agent made it in this rollout, not in the task's prefix."""
+        """Return whether the agent made the call in this rollout, not in the task's prefix."""
         return self.item.sampled
 
     def describe(self) -> Finding:
@@ -56,7 +56,7 @@ class Call:
 
 
 def agent_calls(messages: Sequence[Message]) -> list[Call]:
-    """Return the agent's own calls in a conversation, in order."""
+    """Return the agent's calls in a conversation, in order; the user's calls are left out."""
     return [
         Call(item, item.call.name, _is_failure(item))
         for item in executed_calls(messages)
@@ -65,7 +65,7 @@ def agent_calls(messages: Sequence[Message]) -> list[Call]:
 
 
 class Facts:
-    """A rollout, read with the catalog of its environment."""
+    """The facts about a rollout that the rules read, by the tool catalog of its environment."""
 
     def __init__(self, rollout: RolloutEnded, catalog: ToolCatalog | None) -> None:
         self.rollout = rollout
@@ -73,7 +73,7 @@ class Facts:
         self.gold = rollout.task.gold_actions if rollout.task else None
         self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
         self.calls = agent_calls(self.messages)
-        """The agent's calls, those of the task's prefix included."""
+        """The agent's calls, including those in the task's prefix."""
         self.own_calls = [call for call in self.calls if call.is_own]
         self.catalog = catalog if catalog is not None else self._infer_catalog()
 
@@ -87,8 +87,9 @@ class Facts:
 
     @cached_property
     def write_match(self) -> WriteMatch | None:
-        """Return the matching; None without gold. Writes of the prefix count as made. The user's
-        tools beyond gold, in the hands of an agent that works alone, are no surplus."""
+        """Return how gold and executed writes match, or None without gold. Writes in the task's
+        prefix count as made. Calls of the user's tools by an agent that works alone are never
+        surplus."""
         if self.gold is None:
             return None
         changes = self.catalog.changes
@@ -105,8 +106,8 @@ class Facts:
         return matched if len(own) == len(matched.surplus) else replace(matched, surplus=own)
 
     def _leave_prefix_out(self, matched: WriteMatch) -> WriteMatch:
-        """Return the matching without errors of the task's prefix: the agent answers for its own
-        writes, and for gold writes that nothing made."""
+        """Return the match without wrong writes in the task's prefix, because the agent did not
+        make them. A gold write that such a write stood for becomes missing."""
         foreign = {call.item.turn for call in self.calls if not call.is_own}
         if not foreign:
             return matched
@@ -124,12 +125,12 @@ class Facts:
 
     @cached_property
     def wrong_writes(self) -> WriteMatch | None:
-        """Return the matching, unless the state is right."""
+        """Return how the writes match, or None if the grader found the final state right."""
         return None if self.state_verdict == 1.0 else self.write_match
 
     @cached_property
     def attempts(self) -> dict[int, list[Call]]:
-        """Return place of a missing gold write -> the failed calls that tried it."""
+        """Return, by the index of a missing gold write, the failed calls that tried to make it."""
         if self.wrong_writes is None or not self.wrong_writes.missing:
             return {}
         writes = gold_writes(self.gold or (), self.catalog)
@@ -145,8 +146,8 @@ class Facts:
     def _group_failures(
         self, names: set[str], records: set[tuple[str, Record | None]]
     ) -> dict[tuple[str, Record | None, bool], list[tuple[int, Call]]]:
-        """Return failed writes with their places by (tool, record, whether gold writes that
-        record): one on another record may have been meant as any."""
+        """Return failed writes as (index, call), by (tool, record, whether gold has that write). A
+        call on any other record has record None, because it may have meant any gold write."""
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]] = {}
         for place, call in enumerate(self.calls):
             if call.failed and call.is_own and call.name in names:
@@ -161,7 +162,7 @@ class Facts:
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]],
         write: GoldWrite,
     ) -> list[Call]:
-        """Return the failed calls that were meant as this gold write, in order, at most `TRIED`."""
+        """Return the first `TRIED` failed calls that may have meant this gold write, in order."""
         name = write.action.name
         on_it = meant.get((name, write.record, True), [])
         on_none = meant.get((name, None, False), [])
@@ -177,7 +178,7 @@ class Facts:
 
     @cached_property
     def user_omissions(self) -> list[tuple[int, Action]]:
-        """Return (place, action) of the user's gold actions that the user did not make."""
+        """Return (index in gold, action) of the user's gold actions that the user did not make."""
         made = [
             (item.call.name, item.call.arguments)
             for item in executed_calls(self.messages)
@@ -198,13 +199,15 @@ class Facts:
 
     @cached_property
     def transfer(self) -> Call | None:
-        """Return the call that handed the user over; it may end the conversation unanswered."""
+        """Return the agent's first call that handed the user over, or None. It may have no
+        answer."""
         transfers = self.catalog.transfer
         return next((c for c in self.own_calls if c.name in transfers and not c.failed), None)
 
     @cached_property
     def tried_else(self) -> bool:
-        """Return whether the agent called a write or handed the user over, even in vain."""
+        """Return whether the agent called a tool that writes or hands over, even without
+        success."""
         names = self.catalog.changes | self.catalog.transfer
         return any(call.name in names for call in self.own_calls)
 
@@ -250,7 +253,7 @@ class Facts:
 
 
 def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool:
-    """Return whether a call is a gold action of the user, by the arguments that count."""
+    """Return whether a call makes the gold `action`: same tool, and equal compared arguments."""
     if name != action.name or isinstance(arguments, str):
         return False
     names = action.arguments.keys() if action.compare is None else action.compare
@@ -258,7 +261,8 @@ def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool
 
 
 def _is_failure(item: ExecutedCall) -> bool:
-    """Return whether the tool answered with an error; by its text if the source has no flag."""
+    """Return whether the call failed. Without an error flag, the start of the tool's answer
+    decides."""
     if item.result is None or item.result.error is not None:
         return item.failed
     return item.result.text.startswith(("Error", "ERROR", "error:", '{"error"'))

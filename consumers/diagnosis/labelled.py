@@ -1,6 +1,6 @@
-"""Rollouts with the label that counts: that of a proven repair, else that of the rules. Events of
-`learning` close rounds and store repairs. So a round counts with the repairs before it in that
-order, however partitions interleave; a later repair changes the shown label and later rounds."""
+"""Rollouts with the label that counts: the label by a proven repair, else the label by the rules.
+Events of the stream `learning` close rounds and store repairs. So a round always counts with the
+repairs before it in that stream. A later repair changes the shown label and later rounds."""
 
 from sqlalchemy import FromClause, Subquery, case, func, select
 from sqlalchemy.sql import ColumnElement
@@ -9,8 +9,8 @@ from consumers.tables import Repair, Rollout
 
 
 def labelled_rollouts() -> Subquery:
-    """Return the rollouts with `category` and `pivot` of a proven repair; those of the rules are
-    `rule_category` and `rule_pivot`."""
+    """Return a subquery of all rollouts. `category` and `pivot` come from a proven repair, if there
+    is one, else from the rules; `rule_category` and `rule_pivot` always come from the rules."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     others = [column for column in rollouts if column.name not in ("category", "pivot")]
@@ -28,14 +28,14 @@ def labelled_rollouts() -> Subquery:
 
 
 def rollouts_with_repairs() -> FromClause:
-    """Return each rollout joined with its repair, if any."""
+    """Return the SQL join of each rollout with its repair, if it has one."""
     rollouts, repairs = Rollout.table(), Repair.table()
     return rollouts.outerjoin(repairs, repairs.c.rollout == rollouts.c.rollout)
 
 
 def label_columns() -> tuple[ColumnElement[str | None], ColumnElement[str | None]]:
-    """Return category and pivot in a query over `rollouts_with_repairs`. A repair labels only
-    failures by the rules."""
+    """Return the columns category and pivot for a query over `rollouts_with_repairs`. A repair
+    changes the label only if the rules found a failure."""
     rollouts, repairs = Rollout.table().c, Repair.table().c
     failed = rollouts.category.is_not(None)
     category = case((failed, func.coalesce(repairs.category, rollouts.category)))

@@ -1,4 +1,4 @@
-"""The labels of a rollout: from its words, or from its head if its words are sealed.
+"""The labels of a rollout: from its words, or from the event's head if its words are sealed.
 
 The process that closes a person's session can read it and writes the labels into the head
 (daemon/sessions/closing.py). The fold never opens sealed words, so the tables do not depend on
@@ -34,7 +34,7 @@ class LabelResult:
 
     labels: Labels
     evidence: dict[str, list[Finding]] | None
-    """It quotes the rollout; None if that is sealed or no rule holds."""
+    """Rule -> findings, which quote the rollout. None if the rollout is sealed or no rule holds."""
 
 
 def label_rollout(data: RolloutEnded) -> LabelResult:
@@ -63,7 +63,8 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
 
 
 def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
-    """Return the catalog that the event carries, else that of its environment's name, if any."""
+    """Return the tool catalog in the event, else the one known for its environment's name, or
+    None."""
     environment = (data.task.environment if data.task else None) or ""
     if data.tool_roles is not None:
         return restore_catalog(environment, data.tool_roles, data.known_tools or ())
@@ -71,7 +72,7 @@ def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
 
 
 def _first(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings within the bounds, and the number of the others."""
+    """Return the first findings within the bounds, and a last one with the number left out."""
     kept: list[Finding] = []
     characters = 0
     for finding in findings[:FINDINGS]:
@@ -84,8 +85,8 @@ def _first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def label_event(event: Event, data: RolloutEnded) -> LabelResult:
-    """Label a rollout by its words, or by its head if they are sealed or in a blob. Raise BadRecord
-    for a sealed rollout whose head has no labels."""
+    """Label a rollout by its words. If the words are sealed or in a blob, return the labels in the
+    event's head. Raise BadRecord for a sealed rollout whose head has no labels."""
     if not event.sealed and (event.blob is None or data.labels is None):
         return label_rollout(data)
     if data.labels is None:

@@ -1,8 +1,8 @@
 """Match gold writes with executed writes.
 
 One executed write stands for at most one gold write, so a write made twice is one too many. Pairs
-are made from the closest relation to the loosest, within one by the fewest differing arguments,
-then in gold order, then in the order of the calls:
+are made from the closest relation to the loosest, within a relation by the fewest differing
+arguments, then in gold order, then in the order of the calls:
 
     EXACT       same tool, same arguments (those of `Action.compare`, where gold names them)
     ARGUMENTS   same tool on the same record, other arguments
@@ -10,8 +10,8 @@ then in gold order, then in the order of the calls:
     ENTITY      same tool on another record
 
 Arguments are compared as canonical JSON: `2` is `2.0`, strings are NFC and stripped, the order of
-keys is ignored. That of a list counts unless `ToolCatalog.unordered` says otherwise; in undeclared
-tools the order of chosen things is ignored, because a guess must not accuse an agent.
+keys is ignored. The order in a list counts unless `ToolCatalog.unordered` says otherwise; in
+undeclared tools the order of chosen things is ignored, because a guess must not accuse an agent.
 
 Bounds: `WRITES` writes of each side and `ARGUMENTS` arguments of a write. Each value is read once.
 """
@@ -28,10 +28,10 @@ from events.canonical import comparable_json
 from events.messages import Action, ExecutedCall
 
 WRITES: Final = 200
-"""Most gold writes, and executed ones, that are paired: the first of each."""
+"""Most gold writes, and most executed writes, that are paired; the first ones are kept."""
 
 ARGUMENTS: Final = 100
-"""Most arguments of a write that are compared: the first by name."""
+"""Most arguments of a write that are compared; the first ones by name are kept."""
 
 
 class Relation(Enum):
@@ -56,7 +56,7 @@ class GoldWrite:
 
 @dataclass(frozen=True, slots=True)
 class AgentWrite:
-    """A write that the agent asked for, with any outcome."""
+    """A call of the agent to a writing tool, successful or not."""
 
     turn: int
     tool: str
@@ -66,7 +66,7 @@ class AgentWrite:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An executed write that stands for another gold write."""
+    """A gold write and the executed write that stands for it and differs from it."""
 
     gold: GoldWrite
     executed: AgentWrite
@@ -77,10 +77,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class WriteMatch:
-    """The outcome of each gold write and of each successful executed one."""
+    """The pairs of gold writes and successful executed writes, and the writes without a pair."""
 
     pairs: tuple[Pair, ...]
-    """Stand-ins, without exact matches."""
+    """Pairs whose writes differ; exact matches are left out."""
     missing: tuple[GoldWrite, ...]
     """Gold writes that no successful write stands for."""
     surplus: tuple[AgentWrite, ...]
@@ -95,15 +95,15 @@ class WriteMatch:
 
 
 def value_key(value: Any) -> bytes:
-    """Return a key that is equal for JSON values of equal canonical JSON, numbers by value. It
-    takes linear time, so that values are grouped without comparing pairs."""
+    """Return a hash that is equal for JSON values with equal canonical JSON; numbers count by
+    value. It takes linear time and lets values be grouped without comparing pairs."""
     text = comparable_json(value)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWrite]:
-    """Return the agent's gold writes, in order, without the user's. All gold actions are an agent's
-    own if it works alone."""
+    """Return the agent's gold writes in order, without the user's. If the agent works alone, every
+    gold action is its own."""
     return [
         GoldWrite(
             place,
@@ -117,7 +117,7 @@ def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWri
 
 
 def parse_agent_write(item: ExecutedCall, catalog: ToolCatalog) -> AgentWrite:
-    """Return a call as a write; malformed arguments count as none."""
+    """Return a call as an AgentWrite. Malformed arguments count as no arguments."""
     call = item.call
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
     return AgentWrite(
@@ -198,7 +198,7 @@ def _take_pairs(relation: Relation, missing: list[_Gold], surplus: list[_Actual]
 
 
 def _find_differences(wanted: _Gold, other: _Actual) -> tuple[str, ...]:
-    """Return the sorted names of counting arguments that differ or that one side lacks."""
+    """Return the sorted names of compared arguments that differ or that one write lacks."""
     left, right, counting = wanted.keys, other.keys, wanted.argument_names
     names = left.keys() | right.keys() if counting is None else counting
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))

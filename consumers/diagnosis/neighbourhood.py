@@ -12,10 +12,10 @@ training, gates) there or on tasks that the pattern is tagged with.
                        (sum of w)^2 / sum of w^2 / n over the anchors, at most `attempts`
 
 The rate of an anchor of tool and words is (c + PRIOR * rate) / (n + PRIOR): that of the near
-rollouts, with that of all rollouts with the tool as `PRIOR` more attempts. Else a request like no
-other would look hopeless, since the failure is near itself. Rollouts with the tool count in
-`attempts` and `passes`, and in `weight` as `PRIOR` at most. Any other anchor without attempts
-counts as half a pass in one attempt.
+rollouts, with that of all rollouts with the tool as `PRIOR` more attempts. Otherwise a unique
+request would look hopeless, because its only near rollout is the failure itself. Rollouts with the
+tool count in `attempts` and `passes`, and in `weight` as `PRIOR` at most. Any other anchor without
+attempts counts as half a pass in one attempt.
 
 Guarantee: memory grows with the anchors of the patterns and not with the rollouts of a round.
 """
@@ -38,14 +38,15 @@ SOLVER_PURPOSES: Final = ("train", "evaluate", "probe")
 """Purposes of rollouts that the daemon makes."""
 
 PRIOR: Final = 4
-"""Attempts that a whole tool's rate is worth beside those of near requests."""
+"""Number of attempts for which the pass rate of a whole tool counts, besides near requests."""
 
 _ROWS_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Results of the rollouts around a pattern's failures in a round."""
+    """Counts and pass rate of the rollouts that are similar to a pattern's failures in one
+    round."""
 
     attempts: int = 0
     passes: int = 0
@@ -65,22 +66,22 @@ class _Outcomes:
 
 @dataclass(slots=True)
 class _Counts:
-    """Results for one pattern, each rollout at most once in each."""
+    """Results for one pattern; each field counts a rollout at most once."""
 
     at: _Outcomes = field(default_factory=_Outcomes)
-    """At its anchors."""
+    """Rollouts that match an anchor of the pattern."""
     tagged: _Outcomes = field(default_factory=_Outcomes)
-    """On its tasks and not at its anchors."""
+    """Rollouts that match no anchor, on tasks that are tagged with the pattern."""
     all: _Outcomes = field(default_factory=_Outcomes)
-    """These, and those with the tool of an anchor of words."""
+    """All of these, and rollouts that use the tool of an anchor of tool and words."""
 
 
 def count_neighbours(
     connection: Connection, pair: Pair, number: int, weights: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Neighbourhood]:
-    """Return the neighbourhood in a round of each pattern in `weights` (pattern -> anchor ->
-    weight). A pass is a success without an objection of any rule: a success shaped below the
-    threshold counts as a failure of its pattern, not as a pass too."""
+    """Return each pattern's neighbourhood in round `number`, for `weights`: pattern -> anchor ->
+    weight. A pass is a success that no rule labels; a success shaped below the threshold is a
+    failure."""
     patterns_at: dict[str, list[str]] = {}
     patterns_around: dict[str, set[str]] = {}
     for pattern, anchors in weights.items():
@@ -116,7 +117,7 @@ def count_neighbours(
 def _join(
     counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> Neighbourhood:
-    """Return the evidence at the anchors and on tagged tasks, weighted by attempts."""
+    """Combine the results at the anchors with those on tagged tasks, weighted by attempts."""
     every, tagged = counts.all, counts.tagged
     if not every.attempts:
         return Neighbourhood()
@@ -131,7 +132,7 @@ def _join(
 def _weigh(
     counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> tuple[float, float]:
-    """Return share and weight of the rollouts at the anchors; (0, 0) if there are none."""
+    """Return the pass rate at the anchors and its weight in attempts; (0, 0) without rollouts."""
     around = [find_wide_anchor(anchor) for anchor in weights]
     prior = max((min(PRIOR, by_anchor[wide].attempts) for wide in around if wide), default=0)
     most = counts.at.attempts + prior
@@ -145,7 +146,7 @@ def _weigh(
 
 
 def _rate(anchor: str, by_anchor: Mapping[str, _Outcomes]) -> tuple[float, float]:
-    """Return the pass rate at an anchor, and the attempts that it is worth."""
+    """Return the pass rate at an anchor, and the number of attempts for which it counts."""
     outcomes, wide = by_anchor[anchor], by_anchor.get(find_wide_anchor(anchor) or "")
     if wide is not None and wide.attempts:
         attempts = outcomes.attempts + PRIOR
@@ -156,8 +157,8 @@ def _rate(anchor: str, by_anchor: Mapping[str, _Outcomes]) -> tuple[float, float
 
 
 def _stream(connection: Connection, pair: Pair, number: int) -> Iterable[Any]:
-    """Yield the judged rollouts that count as evidence, by id; one of the daemon's once per pattern
-    that its task is tagged with."""
+    """Yield the judged rollouts that count as evidence, ordered by id. A rollout that the daemon
+    played comes once for each pattern that its task is tagged with."""
     rollouts, tags = Rollout.table().c, TaskPattern.table().c
     of_solver = rollouts.purpose.in_(SOLVER_PURPOSES)
     same_task = and_(

@@ -32,15 +32,15 @@ WRITTEN: Final[tuple[type[ProjectionTable], ...]] = (
 
 _AGENT: Final = "kintsugi_preview_agent"
 _NOWHERE: Final[Row] = {"event_source": "preview", "sequence": 0, "offset": 0}
-"""The pointer of a round that no event closed."""
+"""The place in the log, as columns, of a round that no event closed."""
 
 
 @contextmanager
 def preview_round(
     engine: Engine, data: PatternsDiagnosed, alias: str
 ) -> Iterator[tuple[Connection, int]]:
-    """Yield a connection that reads the tables of agent `alias` as after `data`, and the round's
-    number. Each read begins its own transaction."""
+    """Yield (connection, round number). The connection sees the tables of agent `alias` as they
+    would be after the event `data`. Each read begins its own transaction."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")

@@ -36,7 +36,7 @@ BROKEN_FACTOR: Final = 0.25
 STREAK_CAP: Final = 4
 REGRESSED_FACTOR: Final = 1.5
 PINNED_ALONE: Final = 0.5
-"""Priority of a pinned pattern if neither it nor any other has one."""
+"""Priority of a pinned pattern if neither it nor any other pattern has a priority above 0."""
 
 _ROUNDING: Final = 1e-9
 """Rates are floats: 0.6 - 0.5 is below 0.1."""
@@ -47,19 +47,19 @@ class PatternState:
     """A pattern after its last closed round."""
 
     recurrence: float
-    """e: exponential mean of the pattern's share of failures, half of it from the last round."""
+    """e: exponential mean of the pattern's share of all failures; the last round counts half."""
     streak: int
     """Rounds in a row with failures, up to this one."""
     absent: int
     """Rounds in a row without failures, up to this one."""
     pass_rate: float
-    """ρ: pass rate of the rollouts around its failures in the round, smoothed; see `update`."""
+    """ρ: smoothed pass rate of the rollouts similar to its failures (RoundEvidence.pass_rate)."""
     attempts: int
     passes: int
     status: Status
     learnability: float = 1.0
-    """λ: 1 less three quarters of the share of failures on tasks that many attempts and no policy
-    passed, so that these tasks are probably at fault."""
+    """λ: 1 − ¾ · the share of its failures on tasks with many attempts and no pass. Such tasks are
+    probably at fault themselves."""
 
     @property
     def priority(self) -> float:
@@ -81,12 +81,12 @@ class RoundEvidence:
     failed_total: int
     """Deduplicated failures of the round."""
     attempts: int
-    """Rollouts around the pattern's failures."""
+    """Rollouts that are similar to the pattern's failures (neighbourhood.py)."""
     passes: int
     share: float
-    """The pass rate that a random failure of the pattern meets around it, in [0, 1]."""
+    """Mean pass rate of the rollouts similar to a failure of the pattern, in [0, 1]."""
     weight: float
-    """Attempts that the share is worth, at most `attempts`."""
+    """Number of attempts for which `share` counts, at most `attempts`."""
     broken: int = 0
     """Failures on tasks that no policy passes."""
 
@@ -122,9 +122,9 @@ class RoundEvidence:
 def update(
     previous: PatternState | None, evidence: RoundEvidence, *, pinned: bool = False
 ) -> PatternState:
-    """Return the pattern after one more round. A pinned pattern is never RESOLVED. With s =
-    failures / max(1, failed_total): e = ½ e + ½ s, from 0; streak and absent count rounds with and
-    without failures."""
+    """Return the pattern after one more round. A pinned pattern is never RESOLVED. e begins at 0
+    and becomes ½ e + ½ s, with s = failures / max(1, failed_total). `streak` and `absent` count
+    rounds in a row with and without failures."""
     share = evidence.failures / max(1, evidence.failed_total)
     streak = (previous.streak if previous else 0) + 1 if evidence.failures else 0
     absent = 0 if evidence.failures else (previous.absent if previous else 0) + 1
@@ -184,8 +184,8 @@ def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
 
     It is the largest remainder of q_max · P / ΣP, under two rules: no pattern gets more than ⌈q_max
     / 2⌉, and each with P > 0 gets at least 1 while the quota lasts (the highest priority first).
-    The others share in proportion what a rule takes or gives. So the sum is q_max with two patterns
-    or more, ⌈q_max / 2⌉ with one, 0 with none: half the budget is never one guess.
+    When a rule adds or removes tasks, the other patterns share the difference in proportion to P.
+    The sum is q_max with two patterns or more, ⌈q_max / 2⌉ with one, 0 with none.
     """
     wanted = {pid: priority for pid, priority in priorities.items() if priority > 0}
     ranked = sorted(wanted, key=lambda pid: (-wanted[pid], pid))[: max(0, q_max)]
@@ -202,9 +202,9 @@ def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
 
 
 def _outside(shares: Mapping[str, Fraction], cap: int) -> dict[str, int]:
-    """Return the patterns to fix at a bound first: those above the cap or those below 1. The side
-    that is further off in total goes first. Fixing the other first could leave the rest with less
-    than their bounds ask for, or more than they allow."""
+    """Return the counts of the patterns to fix next: all above `cap` get `cap`, or all below 1 get
+    1. The group that is further from its bound in total goes first. In the other order, the
+    remaining patterns could no longer keep their bounds."""
     above = [pid for pid in shares if shares[pid] > cap]
     below = [pid for pid in shares if shares[pid] < 1]
     too_much = sum(shares[pid] - cap for pid in above)
@@ -221,7 +221,8 @@ def _shares(weights: Mapping[str, float], total: int) -> dict[str, Fraction]:
 
 
 def _largest_remainder(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
-    """Return whole parts, and one more for the largest remainders (ties: larger share, then id)."""
+    """Round the shares down, and add 1 to the largest remainders until the sum is `total`. Ties go
+    to the larger share, then to the smaller id."""
     counts = {pid: math.floor(share) for pid, share in shares.items()}
     by_remainder = sorted(shares, key=lambda pid: (counts[pid] - shares[pid], -shares[pid], pid))
     for pid in by_remainder[: total - sum(counts.values())]:

@@ -79,7 +79,7 @@ _OVERFLOW: Final = re.compile(
 _EXCEED: Final = re.compile("exceed", re.IGNORECASE)
 _REST_OF_WORD: Final = re.compile(r"\w*")
 _TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
-r"""`exceed\w* .{0,40}\btokens\b` in three parts: one would take quadratic time in repetitions."""
+r"""`exceed\w* .{0,40}\btokens\b` in three parts. A single pattern would take quadratic time."""
 
 
 def refuses(text: str) -> bool:
@@ -94,7 +94,8 @@ def refuses(text: str) -> bool:
 
 
 def asks(text: str) -> bool:
-    """Return whether the agent waits for an answer; "anything else?" is a courtesy, no question."""
+    """Return whether the agent waits for an answer. "Anything else?" does not count as a
+    question."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
         for sentence in _sentences(_read(text).lower())
@@ -119,7 +120,7 @@ def overflows(text: str) -> bool:
 
 
 def _exceeds_tokens(text: str) -> bool:
-    """Return whether a word with "exceed" precedes "tokens" closely; read each word once."""
+    """Return whether "tokens" closely follows a word with "exceed"; read each word once."""
     place = _EXCEED.search(text)
     while place is not None:
         rest = _REST_OF_WORD.match(text, place.end())

@@ -32,26 +32,27 @@ from events.rollouts import NOBODY
 from events.streams import ROLLOUTS
 
 LIVE_PURPOSES: Final = ("live", "import")
-"""Purposes of the agent's own traffic, the only one that its traffic counts include."""
+"""Purposes of rollouts in the agent's own traffic. Counts of traffic include no others."""
 
 BROKEN_ATTEMPTS: Final = 8
-"""Least judged attempts without a pass by which the task itself may be at fault."""
+"""A task with at least this many judged attempts and no pass may itself be at fault."""
 
 EXAMPLES: Final = 5
-"""Most rollouts that a pattern names."""
+"""Most rollouts that a pattern lists as examples."""
 
 OTHER: Final = "other"
 """Category of failures that no rule explains; they are counted but form no pattern."""
 
 
 def of_agents(rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that a rollout is an agent's own traffic, answered by an engine."""
+    """Return the SQL condition that a rollout is an agent's own traffic and an engine answered
+    it."""
     unanswered = and_(rollouts.purpose == "live", rollouts.base == NOBODY)
     return and_(rollouts.purpose.in_(LIVE_PURPOSES), not_(unanswered))
 
 
 class Pair(NamedTuple):
-    """An agent on a base: statistics never cross it."""
+    """An agent (its alias) and a base model. Statistics never combine two pairs."""
 
     alias: str
     base: str
@@ -59,12 +60,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Rollouts of one pair in a round."""
+    """Numbers of one pair's rollouts in a round."""
 
     rollouts: int
     judged: int
     current: int
-    """Judged rollouts that count: not outdated, on tasks that can be followed."""
+    """Judged rollouts that count in the round's numbers; `claim` marked the others as outdated."""
 
 
 @dataclass
@@ -72,12 +73,12 @@ class Failures:
     """Deduplicated failures of one pair in a round."""
 
     total: int = 0
-    """|F|: all of them, with those that no rule explains."""
+    """|F|: all failures, including those that no rule explains."""
     other: int = 0
     by_pattern: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     anchors: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Pattern -> anchor -> failures there, of the anchors with most of them."""
+    """Pattern -> anchor -> number of failures, for the anchors with the most failures."""
     broken: dict[str, int] = field(default_factory=dict)
     """Pattern -> failures on tasks with at least `BROKEN_ATTEMPTS` attempts and no pass."""
 
@@ -88,11 +89,11 @@ def claim(
     number: int,
     kinds: Mapping[str, Collection[str]],
 ) -> None:
-    """Give the rollouts up to `position` that no earlier round counted to this round.
+    """Assign to round `number` the rollouts up to `position` that no earlier round claimed.
 
-    Those outside its numbers are marked: of policies that do not answer now, with verdicts under
-    older rules, or an agent's traffic on tasks outside its `kinds` (agent -> kinds). The patterns
-    of a pair begin anew if the rules of its verdicts changed.
+    Mark as outdated the rollouts that do not count: those of policies that do not answer now, those
+    judged under older rules, and an agent's traffic on tasks outside its `kinds` (agent -> kinds).
+    If the rules of a pair's verdicts changed, its patterns begin anew.
     """
     rollouts = Rollout.table()
     elsewhere = [
@@ -126,7 +127,7 @@ def claim(
 
 
 def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
-    """Count the rollouts of the round, and those with a verdict, per pair."""
+    """Count the round's rollouts, its judged rollouts, and the judged ones that count, per pair."""
     rollouts = Rollout.table().c
     rows = connection.execute(
         select(
@@ -202,7 +203,7 @@ def _add_anchors(connection: Connection, number: int, by_pair: Mapping[Pair, Fai
     )  # fmt: skip
     place = func.row_number().over(
         partition_by=(counted.c.alias, counted.c.base, counted.c.pattern),
-        # Equal ones are ordered by a hash (see add_round).
+        # A hash breaks ties (see add_round).
         order_by=(counted.c.n.desc(), counted.c.key, counted.c.anchor),
     )
     ranked = select(counted, place.label("place")).subquery()
@@ -245,7 +246,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
 
 
 def count_refusals(connection: Connection, pair: Pair, number: int) -> dict[str, tuple[int, int]]:
-    """Return pattern -> (deduplicated failures, those with a call that a tool refused)."""
+    """Return pattern -> (deduplicated failures, how many of them have a failed tool call)."""
     failed = _select_failures(number).c
     refused = func.sum(case((failed.tool_errors > 0, 1), else_=0)).label("refused")
     rows = connection.execute(
@@ -274,8 +275,9 @@ def tag(connection: Connection, number: int) -> None:
 
 
 def representatives(number: int, kinds: Collection[str] | None = None) -> Subquery:
-    """Select the smallest (time, rollout) of each (policy, task, trace) among a round's judged
-    rollouts, passed ones included and outdated ones not; only on tasks of `kinds`, if given."""
+    """Return a subquery with one rollout for each (policy, task, trace): the smallest (time,
+    rollout). It reads a round's judged rollouts that are not outdated, on tasks of `kinds` only, if
+    given."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     place = func.row_number().over(

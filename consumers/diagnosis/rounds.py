@@ -1,8 +1,8 @@
 """Close a round: from labelled rollouts to ranked failure patterns.
 
-A `PatternsDiagnosed` event closes it. Its position names the rollouts that the round may read,
-which no earlier round counted. Numbers are kept per (alias, base model); the patterns of a pair
-without judged rollouts of its present policies stay as they are.
+A `PatternsDiagnosed` event closes it. The event's position says up to which rollouts the round may
+read. Rollouts of earlier rounds do not count again. Numbers are kept per (alias, base model); the
+patterns of a pair without judged rollouts of its present policies stay as they are.
 
     claim         the rollouts, and mark those that count in no number; where rules changed, the
                   pair begins anew (round_counts.py)
@@ -42,7 +42,8 @@ from events.position import Position, ahead
 
 def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: Batch) -> int:
     """Count the rollouts up to the event's position and update the priorities. Return the round's
-    number, or the last one's if the position is not ahead of it."""
+    number. If the position is not beyond the last round's, do nothing and return the last
+    number."""
     batch.flush()
     connection = batch.connection
     previous, last_position = _last_round(connection)
@@ -90,8 +91,8 @@ def _last_round(connection: Connection) -> tuple[int | None, Position]:
 def override_pattern(
     batch: Batch, alias: str, pattern: str, override: Override | None, reason: str | None
 ) -> None:
-    """Pin, mute or release a known pattern of an agent on every base. The status is that of its
-    last round, but a pinned pattern is never RESOLVED."""
+    """Pin, mute or release (None) a known pattern of an agent on every base. It keeps the status of
+    its last round, but a pinned pattern is never RESOLVED."""
     batch.flush()
     patterns = Pattern.table().c
     bases = select(patterns.base).where(patterns.alias == alias, patterns.pattern == pattern)
@@ -154,7 +155,7 @@ def _next_state(
         broken=failures.broken.get(pattern, 0),
     )
     pinned = older is not None and older["operator"] == "pinned"
-    # An overridden pattern outlives the round in which others end.
+    # When rules change, a pattern with an override keeps its row, but its state begins anew.
     goes_on = older is not None and older["first_round"] < number
     return update(_parse_state(older) if older and goes_on else None, evidence, pinned=pinned)
 

@@ -36,8 +36,8 @@ _DIGITS: Final = 9
 
 
 def read_rules(data: RolloutEnded) -> int | None:
-    """Return the version of our rules behind a rollout's verdict; None without one, for another
-    grader, and for an import, whose file may name any grader."""
+    """Return the version of our grading rules that judged a rollout. Return None without a version,
+    for another grader, and for an import, because its file may name any grader."""
     environment, _, version = (data.grader or "").rpartition("/")
     is_ours = data.task is not None and environment == data.task.environment
     is_version = version.isascii() and version.isdecimal() and len(version) <= _DIGITS
@@ -56,7 +56,8 @@ def find_rule_kind(rollouts: Any) -> ColumnElement[str]:
 
 
 def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that no closed round has read newer rules for the same kind."""
+    """Return the SQL condition that no round has stored newer rules for the rollout's kind of
+    task."""
     kinds = RuleVersion.table().c
     return not_(
         exists().where(
@@ -69,8 +70,8 @@ def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
 
 
 def note_versions(connection: Connection, number: int, counts: ColumnElement[bool]) -> None:
-    """Store the versions of a round's verdicts; let patterns begin anew if they changed. `counts`
-    selects an agent's own rollouts by policies that answer now."""
+    """Store the rule versions of a round's verdicts. If a pair's version changed, its patterns
+    begin anew. `counts` selects an agent's own rollouts by policies that answer now."""
     rows = _read_versions(connection, number, counts)
     known = _read_rows(connection, {(row.alias, row.base) for row in rows})
     noted = [_note(row, known.get((row.alias, row.base, row.kind)), number) for row in rows]
@@ -130,7 +131,8 @@ def _note(row: Any, known: Any, number: int) -> dict[str, Any]:
 
 
 def _begin_anew(connection: Connection, alias: str, base: str, number: int) -> None:
-    """Remove the evidence of a pair's patterns, but not overrides and tags of written tasks."""
+    """Remove the evidence of a pair's patterns, but keep overrides and the tags of written
+    tasks."""
     kinds, patterns = RuleVersion.table(), Pattern.table()
     own = (patterns.c.alias == alias, patterns.c.base == base)
     connection.execute(

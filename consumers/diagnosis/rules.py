@@ -23,10 +23,10 @@ from events.messages import Message
 from events.rollouts import RolloutEnded
 
 OUTPUTS: Final = 200
-"""Most required outputs that are looked for: the first ones."""
+"""Most required outputs of a task that are searched for; the first ones are kept."""
 
 NAMED: Final = 200
-"""Most turns or calls that one finding names: the first ones."""
+"""Most turns or calls that one finding names; the first ones are kept."""
 
 
 def _context_overflow(facts: Facts) -> list[Finding]:
@@ -71,7 +71,7 @@ _Keyed = tuple[Call, tuple[str, bytes]]
 
 
 def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
-    """Return runs of the same call without another call in between."""
+    """Return a finding for each run of the same call without another call in between."""
     runs = (
         [call for call, _ in run]
         for (name, _), run in groupby(calls, key=itemgetter(1))
@@ -81,7 +81,7 @@ def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
 
 
 def _repeats(calls: Sequence[_Keyed], names: Collection[str]) -> list[Finding]:
-    """Return repetitions of a call at any places, by tool, then in the order of the calls."""
+    """Return a finding for each call repeated anywhere, by tool, then in the order of the calls."""
     groups: dict[tuple[str, bytes], list[Call]] = {}
     for call, key in calls:
         if call.name in names:
@@ -164,7 +164,8 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
-    """Return evidence of a handover although a gold step of the user was missing."""
+    """Return evidence if the agent handed the user over while a gold step of the user was
+    missing."""
     turn = _find_transfer_turn(facts) if facts.waits_for_user else None
     if turn is None or facts.gold_transfers:
         return []
@@ -182,7 +183,8 @@ def find_user_omissions(facts: Facts) -> list[Finding]:
 
 
 def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]:
-    """Return evidence that the agent handed over or refused instead of making these gold writes."""
+    """Return evidence if the agent handed the user over or refused, instead of making
+    `omissions`."""
     if not omissions:
         return []
     omitted = [_gold(write) for write in omissions]
@@ -209,8 +211,8 @@ def _find_writes_after(
 
 
 def _find_transfer_turn(facts: Facts) -> int | None:
-    """Return the turn of the transfer: by its tool, the agent's words, or the token with which
-    tau2's simulated user believes the agent."""
+    """Return the turn that hands the user over, or None: a call of the tool, the agent's words, or
+    the token ###TRANSFER### that tau2's simulated user says."""
     if facts.transfer is not None:
         return facts.transfer.item.turn
     if facts.messages and "###TRANSFER###" in facts.messages[-1].text:
@@ -250,8 +252,9 @@ _CUT: Final = (
     "interrupt",
     "truncat",
 )
-"""Parts of words for an end that neither side chose. tau2 has max_steps, timeout, too_many_errors,
-agent_error, user_error, infrastructure_error and unexpected_error."""
+"""Parts of termination reasons for an end that neither the user nor the agent chose. tau2 has
+max_steps, timeout, too_many_errors, agent_error, user_error, infrastructure_error and
+unexpected_error."""
 
 
 def _breaks_off(last: Message) -> bool:
@@ -292,8 +295,8 @@ def _information_error(facts: Facts) -> list[Finding]:
 
 
 def _has_rules(rollout: RolloutEnded) -> bool:
-    """Return whether the task's rules judged, which read outputs as values. The grader is then
-    `ENVIRONMENT/VERSION`; version 1 looks for characters (envs/grading.py)."""
+    """Return whether the environment's own grader judged and reads outputs as values. Its name is
+    then `ENVIRONMENT/VERSION`; version 1 only searches for characters (envs/grading.py)."""
     name, _, version = (rollout.grader or "").partition("/")
     is_own = rollout.task is not None and name == rollout.task.environment
     return is_own and version.isdecimal() and version not in ("0", "1")
@@ -309,7 +312,8 @@ def _state_is_right(facts: Facts) -> bool:
 def _stand_ins(
     facts: Facts, relation: Relation, counts: Callable[[str], bool] | None = None
 ) -> list[Finding]:
-    """Return stand-ins of gold writes in this relation; `counts` selects relevant arguments."""
+    """Return a finding for each write that stands for a gold write in this relation. If `counts` is
+    given, a pair needs a differing argument for which it is true."""
     if facts.wrong_writes is None:
         return []
     findings: list[Finding] = []

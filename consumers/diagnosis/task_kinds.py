@@ -1,8 +1,6 @@
-"""Tell the rollouts on tasks that an agent's environment can write again from all others.
-
-Only after such failures can a cycle write a task. The event that closes a round names the kinds
-that the environment writes (daemon/core/task_kinds.py), so a replay counts the same under other
-settings.
+"""Select the rollouts on tasks that an agent's environment can write again. A cycle can write tasks
+only after failures on such tasks. The event that closes a round names the kinds that the
+environment writes (daemon/core/task_kinds.py), so a replay counts the same under other settings.
 
     ENV/GENERATOR     tasks that this generator drew
     ENV/=CAPABILITY   tasks by content of this capability: fresh ones like them are drawn
@@ -18,7 +16,7 @@ from sqlalchemy.sql import ColumnElement
 
 
 def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:
-    """Return the condition, never null, that a rollout is on a task of one of these kinds."""
+    """Return the SQL condition (never null) that a rollout's task is of one of these kinds."""
     names = sorted(kinds)
     capabilities: defaultdict[str, list[str]] = defaultdict(list)
     for environment, equals, capability in (name.partition("/=") for name in names):
@@ -33,5 +31,6 @@ def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:
 
 
 def is_usable(rollouts: Any, kinds: Collection[str] | None) -> ColumnElement[bool]:
-    """Return the condition that a cycle may use a rollout: on a task of `kinds`, or any if None."""
+    """Return the SQL condition that a cycle may use a rollout: its task is of `kinds`, or `kinds`
+    is None."""
     return true() if kinds is None else has_kind(rollouts, kinds)

@@ -1,9 +1,9 @@
-"""The folds of adapters and routes: an event moves what its state allows, or nothing.
+"""The folds of adapters and routes. An event changes one only if its present state allows it.
 
 If two writers decide at once, the second one's event is refused: `serving_steps` says why and the
-other tables stay as they are. A repetition of an event that counted is no second step; a refused
-one is checked again, since its obstacle may be gone. Guarantee: folds read only their event and the
-tables, so every log gives the same rows.
+other tables stay as they are. A repeated event that already counted changes nothing. A repeated
+event that was refused is checked again, because its obstacle may be gone. Guarantee: folds read
+only their event and the tables, so every log gives the same rows.
 """
 
 import json
@@ -42,7 +42,7 @@ from events.serving import (
 
 
 def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
-    """Begin the life of an adapter."""
+    """Store a new adapter in its first state."""
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "role"}
     merge = None if data.merge is None else data.merge.model_dump_json()
     step_adapter(folding, data, batch, {**data.model_dump(include=named), "merge": merge})
@@ -95,7 +95,8 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
 def _is_refused_user(
     folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
 ) -> bool:
-    """Return whether an adapter plays users and so was refused: it has its own gate."""
+    """Refuse the event if its adapter plays users, because such adapters have their own gate.
+    Return whether it was refused."""
     row = find_adapter(batch, data.adapter)
     if row is None or row["role"] != "user":
         return False
@@ -105,7 +106,8 @@ def _is_refused_user(
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """Move an adapter out of service; unload none that a route or loaded version names."""
+    """Move an adapter out of service. Refuse to unload one that a route or a loaded version
+    names."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
@@ -115,7 +117,8 @@ def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> N
 
 
 def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
-    """Change a route as a whole or not at all, and move its adapters with it."""
+    """Change a route as a whole or not at all, and change the states of its adapters
+    accordingly."""
     if _is_repeat(folding, batch):
         return
     route = _read_route_state(batch, data.alias)
@@ -134,7 +137,8 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
             move_adapter(folding, batch, row, state, data.reason)
             note_step(folding, batch, "adapter", name, state, data.reason)
     if data.why == "holdout":
-        # The answering policies, and the time and reason of their choice, stay.
+        # Only the holdout changes. The answering policies, and the time and reason of their choice,
+        # stay.
         routes = Route.table()
         kept = batch.connection.execute(select(routes).where(routes.c.alias == data.alias))
         changed = {"holdout": following.holdout or None, **folding.place()}
@@ -144,7 +148,7 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
 
 
 def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) -> None:
-    """Store a person's action, and apply an override."""
+    """Store an operator's action, and apply it if it overrides a pattern."""
     batch.stage(
         OperatorAction,
         {
@@ -187,7 +191,8 @@ def parse_route_state(row: Row) -> RouteState:
 def step_adapter(
     folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
-    """Move an event's adapter, with `changes` of its row; return False if refused or repeated."""
+    """Move the event's adapter to its next state and write `changes` into its row. Return False if
+    the event is refused or repeated."""
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False
@@ -215,7 +220,7 @@ def _refusal(data: ServingEvent, row: Row | None) -> str:
 
 
 def move_adapter(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
-    """Set an adapter's state."""
+    """Stage an adapter's row with a new state, reason and cause."""
     batch.stage(
         Adapter,
         {
@@ -250,7 +255,7 @@ def note_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
 ) -> None:  # fmt: skip
-    """Add a step to `serving_steps`; `refused` says why it was not taken."""
+    """Add a row to `serving_steps`. `refused` is the reason if the step was not taken."""
     steps = LifecycleStep.table().c
     envelope = folding.event.envelope
     batch.stage(
@@ -280,7 +285,7 @@ def refuse_step(
 
 
 def _is_repeat(folding: FoldInput, batch: Batch) -> bool:
-    """Return whether this event counted before: a process killed after an append appends again."""
+    """Return whether this event already counted. A process killed after an append appends again."""
     batch.flush()
     steps = LifecycleStep.table().c
     same = select(steps.event).where(
@@ -307,7 +312,7 @@ def read_adapter_rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
 
 
 def _adapters(batch: Batch, data: RouteChanged, route: RouteState | None) -> dict[str, Row]:
-    """Return the adapters that the route names or named until now."""
+    """Return the rows of the adapters that the route names now or will name."""
     named = {part.adapter for part in data.shares} | {data.shadow}
     if route is not None:
         named |= route.adapters
@@ -321,8 +326,8 @@ def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
 
 
 def _find_user(batch: Batch, adapter: str) -> str | None:
-    """Describe what still uses an adapter: a route's shadow, or a version that replicas may hold;
-    else return None."""
+    """Return a sentence that names a use of the adapter, or None. A route may name it as shadow, or
+    a version that replicas may hold may have it as a part."""
     batch.flush()
     routes = Route.table().c
     query = select(routes.alias).where(routes.shadow == adapter).limit(1)
@@ -337,22 +342,22 @@ def _find_user(batch: Batch, adapter: str) -> str | None:
 
 
 class VersionParts(NamedTuple):
-    """A version with members and no files."""
+    """A served version that consists of members and has no files of its own."""
 
     origin: str
     parts: tuple[str, ...]
-    """Adapters that an engine must hold for it."""
+    """Adapters that an engine must hold to serve the version."""
 
 
 def has_members() -> ColumnElement[bool]:
-    """Return the condition that a row of `adapters` is of a version with members."""
+    """Return the SQL condition that a row of `adapters` is a version with members."""
     return Adapter.table().c[VERSION].is_not(None)
 
 
 def read_compositions(
     connection: Connection, *where: ColumnElement[bool]
 ) -> dict[str, VersionParts]:
-    """Return the versions with members under these conditions, by name."""
+    """Return the versions with members that meet the conditions `where`, by name."""
     adapters = Adapter.table().c
     columns = (adapters.adapter, adapters.origin, adapters[VERSION].label("composition"))
     query = select(*columns).where(has_members(), *where)

@@ -7,7 +7,8 @@ folds settle which decisions count, the same in every replay:
               uses up no id, so the next leader's redo of the same step counts
     first     of steps that happen once (a cycle's round, directive, job and end; a job's end and
               each of its rounds) the first event counts, and every later one is a redo
-    one       a cycle starts where no other one of its agent is open, with the number after the last
+    one       a cycle starts only if its agent has no open cycle and its number is the next one
+
 
 Events without an epoch (a person's, an import's, the role `work`'s) always count. Guarantee: folds
 read only their event and tables that `learning` alone fills, so every log gives the same rows.
@@ -46,7 +47,8 @@ PROPOSED: Final = "proposed"
 
 
 def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
-    """Return whether a decision's leader is not, or not yet, the current one."""
+    """Return whether an event's epoch differs from the current leader's, so that it does not
+    count."""
     epoch = folding.event.envelope.epoch
     if folding.record.stream != LEARNING.name or epoch is None:
         return False
@@ -54,7 +56,7 @@ def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
 
 
 def fold_leader_claim(folding: FoldInput, data: LeaderClaimed, batch: Batch) -> None:
-    """Store the first claim of the next epoch."""
+    """Store a claim to lead if its epoch is the next one. Ignore any other claim."""
     if data.epoch != _epoch(batch) + 1:
         return
     batch.stage(
@@ -70,7 +72,7 @@ def fold_leader_claim(folding: FoldInput, data: LeaderClaimed, batch: Batch) -> 
 
 
 def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> None:
-    """Open a cycle."""
+    """Store a new open cycle; ignore a redundant event."""
     if _is_redundant(data, batch):
         return
     named = {
@@ -92,7 +94,8 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
 
 
 def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
-    """Return whether a round may be closed: outside a cycle, or for an open one without one."""
+    """Return whether the event may close a round: it has no cycle, or an open one without a
+    round."""
     if data.cycle is None:
         return True
     row = find_open_cycle(batch, data.cycle)
@@ -102,14 +105,14 @@ def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
 def store_cycle_round(
     folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch
 ) -> None:
-    """Store a cycle's round: the one it closed, or the last one if nothing was new."""
+    """Store a round's number with its cycle. It is the last round's number if nothing was new."""
     row = None if data.cycle is None else find_open_cycle(batch, data.cycle)
     if row is not None:
         batch.stage(Cycle, {**row, "round": number, "diagnosed": folding.time})
 
 
 def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> None:
-    """Store the directive of a cycle, or begin a round of its job."""
+    """Store the directive of a cycle, or of a new round of its job if the event names one."""
     row = find_open_cycle(batch, data.cycle)
     if data.job_round is not None:
         if row is not None:
@@ -155,7 +158,7 @@ def _begin_job_round(
 
 
 def fold_pool_shift(folding: FoldInput, data: PoolsShifted, batch: Batch) -> None:
-    """Close a round of a job: store its counts, and the pools that it draws from then on."""
+    """Close a round of a job: store its counts, and the task pools that the job draws from next."""
     row = _job_round(batch, data.job_round)
     if row is None or row["pools"] is not None:
         return
@@ -165,8 +168,8 @@ def fold_pool_shift(folding: FoldInput, data: PoolsShifted, batch: Batch) -> Non
 
 
 def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
-    """Return whether a proposed task counts: it is no redo and its cycle, if any, is open. The
-    cycle and the job's round count it unless it was proposed before."""
+    """Return whether a proposed task counts: it is no repetition and its cycle, if any, is open.
+    Add it to the counts of its cycle and job round unless it was proposed before."""
     tasks = Task.table().c
     if _exists(batch, Task, tasks.event == folding.event.envelope.id):
         return False
@@ -185,8 +188,8 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
 
 
 def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> bool:
-    """Store a rejected try, or reject a task of the buffer that cannot be played any more. Return
-    whether it counts as a try of an open cycle."""
+    """Store a rejected try, or reject a buffered task that cannot be played any more. Return
+    whether it is a new rejected try of an open cycle."""
     if data.task is not None:
         reject_task(folding, data.alias, data.task, data.reason, batch)
         return False
@@ -207,7 +210,7 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
 
 
 def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:
-    """Open a job. A cycle has one, or one for each of its branches."""
+    """Store a requested job. A cycle has one job, or one job for each of its branches."""
     if _exists(batch, Job, Job.table().c.job == data.job):
         return
     if data.cycle is not None:
@@ -244,14 +247,14 @@ def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
 
 
 def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
-    """Close a job."""
+    """Store the outcome of a job; only its first end counts."""
     row = find_row(batch, Job, Job.table().c.job == data.job)
     if row is not None and row["outcome"] is None:
         batch.stage(Job, {**row, **data.model_dump(), "ended": folding.time})
 
 
 def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
-    """Close a cycle."""
+    """Store the outcome of an open cycle; only its first end counts."""
     row = find_open_cycle(batch, data.cycle)
     if row is not None:
         how: Row = {"outcome": data.outcome, "ended_because": data.reason, "ended": folding.time}
@@ -280,18 +283,18 @@ def _epoch(batch: Batch) -> int:
 
 
 def find_open_cycle(batch: Batch, cycle: str) -> Row | None:
-    """Return a cycle; None if it is over or not known."""
+    """Return the row of an open cycle; None if it is over or unknown."""
     cycles = Cycle.table().c
     return find_row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
 
 
 def find_cycle(batch: Batch, cycle: str) -> Row | None:
-    """Return a cycle; None if it is not known."""
+    """Return the row of a cycle; None if it is unknown."""
     return find_row(batch, Cycle, Cycle.table().c.cycle == cycle)
 
 
 def find_row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
-    """Return the row of a table for which a condition holds; None without one."""
+    """Return the first row of a table for which the condition `where` holds, or None."""
     row = batch.connection.execute(select(table.table()).where(where)).mappings().first()
     return None if row is None else dict(row)
 
