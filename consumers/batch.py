@@ -136,8 +136,7 @@ def _statement(model: type[ProjectionTable], dialect: str) -> str:
 def upsert(
     connection: Connection, model: type[ProjectionTable], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Insert or merge rows that `storable` made, by the table's merge rule. A column that a row
-    lacks becomes null."""
+    """Write rows that `storable` made, by the table's merge rule. Missing columns become null."""
     columns = shape(model).columns
     dialect = connection.dialect.name
     statement = _statement(model, dialect)

@@ -6,8 +6,7 @@ import time
 
 
 def monotonic_seconds() -> float:
-    """Return the seconds since some moment in the past. Only differences between two values are
-    meaningful."""
+    """Return the seconds since some past moment; use only differences between two values."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

@@ -111,8 +111,7 @@ def refuse_foreign(engine: Engine) -> None:
 
 
 def tables_in(path: Path) -> set[str]:
-    """Return the names of the tables in a SQLite file. Raise NoTables if `path` is no SQLite
-    file."""
+    """Return the names of a SQLite file's tables. Raise NoTables if `path` is no such file."""
     if not path.is_file():
         raise NoTables(f"{str(path)!r} is no file; name one that is there")
     try:

@@ -84,8 +84,7 @@ def exact_digest(connection: Connection) -> str:
 
 
 def row_hash(model: type[ProjectionTable], row: Values) -> int:
-    """Return the number that a row adds to the exact digest. `comparison` selects the row's
-    columns."""
+    """Return the number that a row, selected by `comparison`, adds to the exact digest."""
     content = model.table().name.encode() + b"\n" + _serialize(row)
     return int.from_bytes(hashlib.blake2b(content, digest_size=ROW_BYTES).digest())
 
@@ -96,8 +95,7 @@ def format_digest(total: int) -> str:
 
 
 def first_difference(live: Connection, rebuilt: Connection) -> Difference | None:
-    """Return the first difference between the tables of two databases, or None if they are
-    equal."""
+    """Return the first difference between the tables of two databases; None if equal."""
     for model in PROJECTED:
         difference = _first_difference(model, live, rebuilt)
         if difference is not None:

@@ -31,8 +31,7 @@ class WriteTracker:
         event.listen(engine, "connect", self._watch)
 
     def take(self) -> dict[str, set[int]]:
-        """Return the ids of the rows written since the last call, by table. Rolled-back writes
-        count."""
+        """Return table -> ids of rows written since the last call; rolled-back writes count."""
         taken, self._changed = self._changed, _none()
         return taken
 

@@ -1,13 +1,14 @@
-"""How far the log has been folded: offsets to read on from, and sequences to tell repetitions.
+"""How far the log has been folded: offsets from which to read on, sequences to detect repetitions.
 
 The offset of a partition belongs to the log that is read: the broker's or the embedded one. The
 last sequence of each source belongs to the log that recorded first and is the same in every copy;
 the position that events carry (events/position.py) is made from it.
 
-`check_log` asks whether a log still holds the record folded last. A log that was restored from an
-earlier copy and has grown beyond the offset would else look like the folded one, and no table would
-have the events appended in between. If retention has trimmed that record, the offset alone tells.
-Tables of an earlier version learn the record from the log that they meet first.
+`check_log` asks whether a log still holds the record folded last. Otherwise, a log that was
+restored from an earlier copy and has grown beyond the offset would look like the folded one, and
+its new events before that offset would be missed. If retention has trimmed that record, the offset
+alone tells. Tables of an earlier version lack that record; it is taken from the first log that they
+are used with.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class SourcePosition:
     sequence: int = -1
     """The last sequence folded."""
     beyond: int | None = None
-    """The highest sequence that came too early; None if nothing is missing."""
+    """The highest sequence that came before its predecessor; None if no sequence is missing."""
     sha256: str | None = None
     """The `record_sha256` of the record folded last; None if it is not known."""
 
@@ -51,7 +52,7 @@ class FoldPosition:
     last_sha256: str | None = None
 
     def after(self, record: Record) -> "FoldPosition":
-        """Return the position once `record` was folded too."""
+        """Return the position after folding `record`."""
         return FoldPosition(record.offset + 1, record.offset, record_sha256(record))
 
 
@@ -61,14 +62,15 @@ class Unread:
     def __init__(self, reached: Mapping[str, SourcePosition]) -> None:
         self._reached = dict(reached)
         self._last: dict[str, Record] = {}
-        """The last accepted record of a source, kept because few of them need a digest."""
+        """Source -> its last accepted record. The digest is computed only when needed."""
         self._before: tuple[SourcePosition, Record | None] = SourcePosition(), None
         """Position of the last accepted record's source before it was accepted."""
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0
         self.others: list[Record] = []
-        """Different events under the sequence of the record accepted last."""
+        """Records with the sequence of their source's last accepted record, but different
+        content."""
 
     @property
     def positions(self) -> dict[str, SourcePosition]:
@@ -77,16 +79,17 @@ class Unread:
 
     @property
     def position_changes(self) -> dict[str, SourcePosition]:
-        """Return the positions of the sources that moved, or had a record that came too early."""
+        """Return the changed positions: of sources with an accepted record or one that came too
+        early."""
         return {
             source: replace(self._reached[source], sha256=self._sha256(source))
             for source in self._touched
         }
 
     def accepts(self, record: Record, raw: Record | None = None) -> bool:
-        """Return whether to fold a record; count a repetition or one that comes too early. `raw` is
-        the record as the log holds it, if `record` was changed for the tables. Digests are of
-        `raw`, because a spool is asked whether it holds the same."""
+        """Return whether to fold a record; count repetitions and records that come too early. `raw`
+        is the record as in the log, if `record` was changed for the tables. Digests are of `raw`,
+        so that they can be compared with a spool's."""
         raw = record if raw is None else raw
         reached = self._reached.get(record.source, SourcePosition())
         if record.sequence <= reached.sequence:
@@ -105,7 +108,8 @@ class Unread:
         return False
 
     def refuse(self, record: Record) -> None:
-        """Take back the last acceptance: the record could not be folded and will come again."""
+        """Undo the acceptance of the last record, because it could not be folded and will come
+        again."""
         self._reached[record.source], last = self._before
         if last is None:
             del self._last[record.source]
@@ -141,7 +145,7 @@ def read_fold_position(connection: Connection, stream: str, partition: int) -> F
 
 
 def read_fold_positions(connection: Connection) -> dict[tuple[str, int], FoldPosition]:
-    """Return how far each partition was folded, without those that have no folded records."""
+    """Return how far each partition was folded; partitions without folded records are left out."""
     return {
         (row.stream, row.partition): FoldPosition(row.next_offset, row.last_offset, row.last_sha256)
         for row in connection.execute(select(OFFSETS))
@@ -168,7 +172,8 @@ def check_log(log: EventLog, stream: str, partition: int, stands: FoldPosition) 
 
 
 def _read_last(log: EventLog, stream: str, partition: int, last: int) -> list[Record] | None:
-    """Return the record at an offset, or what follows it; None if it was trimmed."""
+    """Return the record at an offset or the next one; [] at the log's end, None if it was
+    trimmed."""
     try:
         return log.read(stream, partition, last, limit=1)
     except LogTruncated:
@@ -182,8 +187,8 @@ def _is(record: Record, offset: int, sha256: str) -> bool:
 def recover_last_record(
     log: EventLog, stream: str, partition: int, stands: FoldPosition
 ) -> FoldPosition | None:
-    """Return a position with the last record, read from the log, that an earlier version did not
-    store. Return None if it is stored already or cannot be determined. Raise errors as
+    """Return the position with the last folded record, read from the log, if an earlier version did
+    not store that record. Return None if it is stored already or not in the log. Raise errors as
     EventLog.read."""
     if stands.next_offset == 0 or stands.last_sha256 is not None:
         return None
@@ -208,8 +213,8 @@ def store_last_record(
 
 
 def next_offset(connection: Connection, stream: str, partition: int, lock: bool = False) -> int:
-    """Return where to read on; 0 for a partition that was never folded. With `lock` no other
-    transaction moves it until this one ends, as under SQLite's write lock."""
+    """Return the offset from which to read on; 0 for a partition that was never folded. With
+    `lock`, no other transaction can move the offset until this one ends."""
     query = select(OFFSETS.c.next_offset).where(*_at(stream, partition))
     stored = connection.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     return 0 if stored is None else int(stored)
@@ -218,7 +223,8 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
 def advance(
     connection: Connection, stream: str, partition: int, old: int, new: FoldPosition
 ) -> bool:
-    """Move the offset from `old` to that of `new`; return False if another process has moved it."""
+    """Move a partition's offset from `old` to `new`. Return False if another process has moved
+    it."""
     values = {
         "next_offset": new.next_offset,
         "last_offset": new.last_offset,
@@ -232,7 +238,7 @@ def advance(
         .returning(OFFSETS.c.next_offset)
     ).first()
     if moved is None and old == 0:
-        # The first move: of two runners, one inserts and the other is fenced.
+        # The first move: if two runners try it, one inserts the row and the other fails.
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         moved = connection.execute(
             dialect.insert(OFFSETS)
@@ -298,9 +304,9 @@ def position(connection: Connection) -> Position:
 
 
 def gaps(connection: Connection) -> list[str]:
-    """Describe in sentences the sources with a record that came too early. This passes by itself
-    while a shipper goes back. If it stays, the log lacks events that a source recorded, and the
-    fold of that source waits for them."""
+    """Return a sentence for each source with a record that came too early. The gap closes by itself
+    while a shipper sends again. If it stays, the log lacks events that the source recorded, and
+    their fold waits."""
     rows = connection.execute(
         select(SOURCES)
         .where(SOURCES.c.beyond.is_not(None))
@@ -325,5 +331,5 @@ def covers(connection: Connection, wanted: Position, stream: str) -> bool:
 
 
 def offsets(connection: Connection) -> dict[tuple[str, int], int]:
-    """Return the next offset of every partition that was folded."""
+    """Return (stream, partition) -> next offset to fold, for every partition that was folded."""
     return {at: stands.next_offset for at, stands in read_fold_positions(connection).items()}

@@ -2,8 +2,8 @@
 
 Decompressing and labelling take time, so they hold no lock and no transaction idles meanwhile.
 
-Bounds against an outsider's record: a head of more than `HEAD_BYTES` decompressed is no event. A
-rollout with more than `LABELLED_BYTES` of content is labelled by its head, as one in a blob.
+Bounds protect against oversized records: a record whose decompressed head exceeds `HEAD_BYTES` is
+no event. A rollout with more than `LABELLED_BYTES` of content takes the labels in its head.
 """
 
 from dataclasses import dataclass
@@ -39,24 +39,24 @@ ID_CHARACTERS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The facts about a record that need no tables."""
+    """The result of preparing a record: all that can be computed without tables."""
 
     record: Record
     """The record after `sanitize_record`."""
     kind: str | None = None
-    """Its type, by its header; None if that cannot be read."""
+    """The event's type in the record's header; None if it cannot be read."""
     folding: FoldInput | None = None
     """The decoded event, for an event of `learning`; else None."""
     rows: tuple[tuple[type[ProjectionTable], Row], ...] = ()
     """The rows of an event of `rollouts`; empty for any other."""
     characters: int = 0
-    """Characters of the texts of the rows."""
+    """Number of characters in all texts of the rows."""
     error: Exception | None = None
-    """Why it cannot be folded: UnknownType, SchemaAhead, or the error of a dead letter."""
+    """Why the record cannot be folded: UnknownType, SchemaAhead, or a dead letter's error."""
 
 
 def prepare(record: Record, registry: Registry) -> Preparation:
-    """Decode a sanitized record, and fold one of `rollouts`. Raise MemoryError and nothing else."""
+    """Decode a sanitized record, and fold it if it is of `rollouts`. Raise only MemoryError."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)
@@ -71,7 +71,7 @@ def prepare(record: Record, registry: Registry) -> Preparation:
         )
     except MemoryError:
         raise
-    except Exception as error:  # a fold is deterministic: what it raises, every replay raises
+    except Exception as error:  # a fold is deterministic: every replay raises the same error
         return Preparation(record, type_name, error=error)
 
 
@@ -99,7 +99,7 @@ def halts(item: Preparation) -> bool:
 
 
 def dead_letter(item: Preparation, error: Exception) -> Row:
-    """Return the dead letter's row of an event that could not be folded."""
+    """Return the row of a dead letter for an event that could not be folded."""
     record = item.record
     return {
         "stream": record.stream,
@@ -114,8 +114,8 @@ def dead_letter(item: Preparation, error: Exception) -> Row:
 
 
 def _read_rollout_id(item: Preparation) -> str | None:
-    """Return the id of the live rollout of a `RolloutEnded`, which is its event's id; else None.
-    None also for an id that is too long: a dead letter must never be refused itself."""
+    """Return the rollout's id, which is the event's id, if the event is a `RolloutEnded`; else
+    None. Return None for an id that is too long, because the dead letter must fit its table."""
     if item.kind != RolloutEnded.TYPE:
         return None
     rollout = from_headers(item.record.headers).id
@@ -123,5 +123,5 @@ def _read_rollout_id(item: Preparation) -> str | None:
 
 
 def why(error: Exception) -> str:
-    """Return an error as text: ours need no class name."""
+    """Return an error's text; an error of another library also gets its class name."""
     return str(error) if isinstance(error, KintsugiError) else f"{type(error).__name__}: {error}"

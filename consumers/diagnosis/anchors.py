@@ -51,8 +51,7 @@ _LEAST_WEIGHT: Final = 2.0**-20
 
 
 def sign_request(messages: Sequence[Message]) -> str | None:
-    """Return the min-hash signature of the words in the user's first message, or None without
-    words."""
+    """Return the min-hash signature of the user's first message, or None if it has no words."""
     text = next((message.text for message in messages if message.role == "user"), "")
     words = sorted(set(_WORD.findall(text[:_REQUEST_CHARACTERS].lower())))[:_REQUEST_WORDS]
     if not words:
@@ -66,8 +65,7 @@ def _hash(word: str) -> bytes:
 
 
 def select_tools(names: Iterable[str]) -> list[str]:
-    """Return the tools that a rollout's row names: sorted, at most `TOOLS`, without overlong
-    names."""
+    """Return the tools for a rollout's row: sorted, at most `TOOLS`, without overlong names."""
     return sorted({name for name in names if 0 < len(name) <= TOOL_CHARACTERS})[:TOOLS]
 
 

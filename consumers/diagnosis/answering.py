@@ -19,8 +19,7 @@ def is_current(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
 
 
 def answers_now(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Return the SQL condition that a rollout was imported or its policy answers its alias and base
-    now."""
+    """Return the SQL condition that a rollout was imported or its policy answers now."""
     routes = Route.table().c
     rows = connection.execute(
         select(routes.alias, routes.base, routes.shares).order_by(routes.alias)

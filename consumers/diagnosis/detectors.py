@@ -72,8 +72,7 @@ class Diagnosis:
     categories: tuple[str, ...]
     pivot: str
     evidence: dict[str, list[Finding]] = field(default_factory=dict)
-    """Category -> findings. They quote arguments of calls, so they need the same privacy as the
-    rollout."""
+    """Category -> findings. They quote arguments of calls, so they are private like the rollout."""
 
 
 def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:

@@ -199,15 +199,13 @@ class Facts:
 
     @cached_property
     def transfer(self) -> Call | None:
-        """Return the agent's first call that handed the user over, or None. It may have no
-        answer."""
+        """Return the agent's first call that handed the user over; it may have no answer."""
         transfers = self.catalog.transfer
         return next((c for c in self.own_calls if c.name in transfers and not c.failed), None)
 
     @cached_property
     def tried_else(self) -> bool:
-        """Return whether the agent called a tool that writes or hands over, even without
-        success."""
+        """Return whether the agent called a tool that writes or hands over, even if it failed."""
         names = self.catalog.changes | self.catalog.transfer
         return any(call.name in names for call in self.own_calls)
 
@@ -261,8 +259,7 @@ def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool
 
 
 def _is_failure(item: ExecutedCall) -> bool:
-    """Return whether the call failed. Without an error flag, the start of the tool's answer
-    decides."""
+    """Return whether the call failed, by its error flag or else the start of the tool's answer."""
     if item.result is None or item.result.error is not None:
         return item.failed
     return item.result.text.startswith(("Error", "ERROR", "error:", '{"error"'))

@@ -63,8 +63,7 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
 
 
 def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
-    """Return the tool catalog in the event, else the one known for its environment's name, or
-    None."""
+    """Return the event's tool catalog, else the known one of its environment, or None."""
     environment = (data.task.environment if data.task else None) or ""
     if data.tool_roles is not None:
         return restore_catalog(environment, data.tool_roles, data.known_tools or ())

@@ -45,8 +45,7 @@ _ROWS_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Counts and pass rate of the rollouts that are similar to a pattern's failures in one
-    round."""
+    """Counts and pass rate of the rollouts similar to a pattern's failures in one round."""
 
     attempts: int = 0
     passes: int = 0

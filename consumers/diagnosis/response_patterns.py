@@ -94,8 +94,7 @@ def refuses(text: str) -> bool:
 
 
 def asks(text: str) -> bool:
-    """Return whether the agent waits for an answer. "Anything else?" does not count as a
-    question."""
+    """Return whether the agent waits for an answer; "anything else?" does not count."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
         for sentence in _sentences(_read(text).lower())

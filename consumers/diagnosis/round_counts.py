@@ -45,8 +45,7 @@ OTHER: Final = "other"
 
 
 def of_agents(rollouts: Any) -> ColumnElement[bool]:
-    """Return the SQL condition that a rollout is an agent's own traffic and an engine answered
-    it."""
+    """Return the SQL condition that a rollout is an agent's own traffic and was answered."""
     unanswered = and_(rollouts.purpose == "live", rollouts.base == NOBODY)
     return and_(rollouts.purpose.in_(LIVE_PURPOSES), not_(unanswered))
 

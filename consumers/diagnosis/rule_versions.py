@@ -56,8 +56,7 @@ def find_rule_kind(rollouts: Any) -> ColumnElement[str]:
 
 
 def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
-    """Return the SQL condition that no round has stored newer rules for the rollout's kind of
-    task."""
+    """Return the SQL condition that no round has stored newer rules for the kind of task."""
     kinds = RuleVersion.table().c
     return not_(
         exists().where(
@@ -131,8 +130,7 @@ def _note(row: Any, known: Any, number: int) -> dict[str, Any]:
 
 
 def _begin_anew(connection: Connection, alias: str, base: str, number: int) -> None:
-    """Remove the evidence of a pair's patterns, but keep overrides and the tags of written
-    tasks."""
+    """Remove the evidence of a pair's patterns; keep overrides and the tags of written tasks."""
     kinds, patterns = RuleVersion.table(), Pattern.table()
     own = (patterns.c.alias == alias, patterns.c.base == base)
     connection.execute(

@@ -164,8 +164,7 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
-    """Return evidence if the agent handed the user over while a gold step of the user was
-    missing."""
+    """Return evidence if the agent handed the user over before the user made a gold step."""
     turn = _find_transfer_turn(facts) if facts.waits_for_user else None
     if turn is None or facts.gold_transfers:
         return []
@@ -183,8 +182,7 @@ def find_user_omissions(facts: Facts) -> list[Finding]:
 
 
 def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]:
-    """Return evidence if the agent handed the user over or refused, instead of making
-    `omissions`."""
+    """Return evidence if the agent handed over or refused instead of making `omissions`."""
     if not omissions:
         return []
     omitted = [_gold(write) for write in omissions]

@@ -31,6 +31,5 @@ def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:
 
 
 def is_usable(rollouts: Any, kinds: Collection[str] | None) -> ColumnElement[bool]:
-    """Return the SQL condition that a cycle may use a rollout: its task is of `kinds`, or `kinds`
-    is None."""
+    """Return the SQL condition that a rollout's task is of `kinds`; true if `kinds` is None."""
     return true() if kinds is None else has_kind(rollouts, kinds)

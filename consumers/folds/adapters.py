@@ -106,8 +106,7 @@ def _is_refused_user(
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """Move an adapter out of service. Refuse to unload one that a route or a loaded version
-    names."""
+    """Move an adapter out of service. Never unload one that a route or loaded version names."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
@@ -117,8 +116,7 @@ def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> N
 
 
 def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
-    """Change a route as a whole or not at all, and change the states of its adapters
-    accordingly."""
+    """Change a route as a whole or not at all, and the states of its adapters with it."""
     if _is_repeat(folding, batch):
         return
     route = _read_route_state(batch, data.alias)

@@ -47,8 +47,7 @@ PROPOSED: Final = "proposed"
 
 
 def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
-    """Return whether an event's epoch differs from the current leader's, so that it does not
-    count."""
+    """Return whether an event does not count, because its epoch is not the current leader's."""
     epoch = folding.event.envelope.epoch
     if folding.record.stream != LEARNING.name or epoch is None:
         return False
@@ -94,8 +93,7 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
 
 
 def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
-    """Return whether the event may close a round: it has no cycle, or an open one without a
-    round."""
+    """Return whether an event may close a round: without a cycle, or for one that has none yet."""
     if data.cycle is None:
         return True
     row = find_open_cycle(batch, data.cycle)

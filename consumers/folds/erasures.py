@@ -1,6 +1,6 @@
-"""Erased persons: the fold of PersonErased, their keys, sealed tasks and dependent adapters. The
-fold changes no other table: a person's content is sealed in the log and never opened by a fold
-(diagnosis/labels.py)."""
+"""Erased persons: the fold of PersonErased, and reads of their keys, sealed tasks and dependent
+adapters. The fold changes only `erasures`: a person's content is sealed in the log and never opened
+by a fold (diagnosis/labels.py)."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +18,7 @@ from events.learning import PersonErased
 
 
 def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) -> None:
-    """Store that a key is destroyed; a repetition changes nothing."""
+    """Store that a person's key is destroyed; a repeated event changes nothing."""
     batch.stage(
         Erasure,
         {
@@ -70,22 +70,22 @@ def find_sealed_tasks(connection: Connection, keyids: Collection[str]) -> list[S
 
 @dataclass(frozen=True, slots=True)
 class AdapterDependence:
-    """An adapter whose training depended on any of some rollouts."""
+    """An adapter whose training depended on the rollouts that were asked about."""
 
     adapter: str
     state: str
     job: str | None
     cycle: str | None
     because: tuple[str, ...]
-    """`counted`: its cycle's first round judged a rollout; `example`: its directive names one;
-    `task`: a task was written after one; `drawn`: its job drew or showed such a task; `parent`: it
-    goes on from, was merged of, or has as a part an adapter of this list."""
+    """Reasons. `counted`: its cycle's round judged such a rollout. `example`: its directive names
+    one. `task`: a task was written after one. `drawn`: its job drew or showed such a task.
+    `parent`: it continues, merges or contains an adapter of this list."""
 
 
 def find_dependent_adapters(
     connection: Connection, rollouts: Collection[str], tasks: Collection[str] = ()
 ) -> list[AdapterDependence]:
-    """Return the adapters that depend on any of these rollouts or tasks made of them, by name."""
+    """Return the adapters that depend on any of `rollouts`, or of `tasks` made from them."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
@@ -142,7 +142,7 @@ def _list_drawn(spec: str) -> set[str]:
 
 
 def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return cycle -> the parts that these rollouts had in it."""
+    """Return cycle -> the reasons why it depends on these rollouts (AdapterDependence.because)."""
     reasons: dict[str, tuple[str, ...]] = {}
     for cycle, why in _parts(connection, rollouts):
         if why not in reasons.get(cycle, ()):

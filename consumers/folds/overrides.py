@@ -1,5 +1,5 @@
-"""The fold of `kintsugi patterns pin|mute|release`. An override stays on the pattern's present
-rows, on every base, until it is released."""
+"""The fold of `kintsugi patterns pin|mute|release`. An override stays on the pattern's rows of all
+present bases until it is released."""
 
 from collections.abc import Mapping
 from typing import Final

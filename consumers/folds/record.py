@@ -1,4 +1,4 @@
-"""An event on its way into the tables, together with the record that names it."""
+"""The input of a fold: an event together with its record in the log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from events.log import Record
 
 @dataclass(frozen=True, slots=True)
 class FoldInput:
-    """The input of every fold."""
+    """An event and its record, the input of every fold."""
 
     event: Event
     record: Record
 
     @property
     def time(self) -> str | None:
-        """Return when it happened, RFC 3339."""
+        """Return the time of the event (RFC 3339), if it has one."""
         moment = self.event.envelope.time
         return None if moment is None else timestamp(moment)
 
     def pointer(self, prefix: str = "") -> Row:
-        """Return the columns that name the event."""
+        """Return the columns that say where the event is in the log."""
         return {
             "partition": self.record.partition,
             "event_source": self.record.source,
@@ -33,9 +33,9 @@ class FoldInput:
         }
 
     def place(self) -> Row:
-        """Return the same for `learning`, which has one partition."""
+        """Return the columns of `pointer` without the partition; `learning` has only one."""
         return {name: value for name, value in self.pointer().items() if name != "partition"}
 
 
 Fold = Callable[[FoldInput, Any, Batch], None]
-"""The fold of a decision: it reads the results of earlier ones."""
+"""The fold of an event of `learning`; it may read the tables with the results of earlier events."""

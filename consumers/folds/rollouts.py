@@ -103,7 +103,7 @@ from events.serving import (
 )
 
 Fact = Callable[[FoldInput, Any, Staging], None]
-"""The fold of an event of `rollouts`: it reads no tables."""
+"""The fold of an event of the stream `rollouts`; it reads no tables."""
 
 CALLS: Final = 200_000
 """Most calls of one rollout."""
@@ -154,7 +154,7 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
     )
     _take_calls(folding, data, batch)
     if task is not None:
-        # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
+        # A rollout without a time sorts first. Proposals ("0|") sort before rollouts ("1|").
         order = f"1|{folding.time or ''}|{data.rollout}"
         batch.stage(Task, _task_row(data.alias, task, "rollout", order))
 
@@ -197,7 +197,7 @@ def _take_calls(folding: FoldInput, data: RolloutEnded | CallsGathered, batch: S
 
 
 def fold_close_failure(folding: FoldInput, data: ClosingFailed, batch: Staging) -> None:
-    """Store a session that waits for a person, as a dead letter."""
+    """Store a dead letter for a session that could not be closed and waits for a person."""
     batch.stage(
         DeadLetter,
         {
@@ -211,7 +211,7 @@ def fold_close_failure(folding: FoldInput, data: ClosingFailed, batch: Staging) 
 
 
 def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> None:
-    """Store the first half of a call."""
+    """Store the columns of a call that are known at its start."""
     batch.stage(
         Call,
         {
@@ -243,7 +243,7 @@ def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> No
 
 
 def fold_call_end(folding: FoldInput, data: CallEnded, batch: Staging) -> None:
-    """Store the second half of a call."""
+    """Store the columns of a call that are known at its end."""
     batch.stage(
         Call,
         {
@@ -267,7 +267,7 @@ def fold_call_end(folding: FoldInput, data: CallEnded, batch: Staging) -> None:
 
 
 def fold_session_end(folding: FoldInput, data: SessionEnded, batch: Staging) -> None:
-    """Store an end of a session, and the id of its future rollout."""
+    """Store the end of a session, and the id that its rollout will have."""
     ended = folding.event.envelope.id
     batch.stage(
         SessionEnd,
@@ -304,7 +304,7 @@ def fold_repair(folding: FoldInput, data: RepairSearched, batch: Batch) -> None:
 
 
 def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) -> None:
-    """Store a verdict or remark; the sender's idempotency key makes its id."""
+    """Store feedback on a session or call. Its id comes from the sender's idempotency key."""
     batch.stage(
         Feedback,
         {
@@ -322,7 +322,7 @@ def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) ->
 
 
 def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Store a task, whose rollouts now count for its pattern, if any, unless its body is wrong."""
+    """Store a proposed task, unless its body is wrong. Tag it with its pattern, if it has one."""
     if not takes_body(folding, data, batch) or not accepts_task(folding, data, batch):
         return
     keep_body(folding, data, batch)
@@ -354,13 +354,13 @@ def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> 
 
 
 def fold_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
-    """Reject a task, and count the try of its plan."""
+    """Store a rejected task or try, and count the try for its plan."""
     if fold_task_rejection(folding, data, batch):
         count_try(data.plan, batch, accepted=False)
 
 
 def fold_diagnosis(folding: FoldInput, data: PatternsDiagnosed, batch: Batch) -> None:
-    """Close a round, which updates priorities."""
+    """Close a round, update the priorities, and store the round with its cycle."""
     if awaits_round(data, batch):
         number = close_round(data, folding.time, folding.pointer(), batch)
         store_cycle_round(folding, data, number, batch)
@@ -404,7 +404,7 @@ FACTS: Final[Mapping[str, Fact]] = {
     SessionEnded.TYPE: fold_session_end,
     FeedbackReceived.TYPE: fold_feedback,
 }
-"""Event type of `rollouts` -> its fold. Every type has one: unread events are not written."""
+"""Event type of the stream `rollouts` -> its fold. Every type of the stream has a fold."""
 
 FOLDS: Final[Mapping[str, Fold]] = {
     LeaderClaimed.TYPE: fold_leader_claim,
@@ -429,14 +429,14 @@ FOLDS: Final[Mapping[str, Fold]] = {
     RepairSearched.TYPE: fold_repair,
     **METHOD_FOLDS,
 }
-"""Event type of `learning` -> its fold."""
+"""Event type of the stream `learning` -> its fold."""
 
 READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
-"""Types whose fold reads the content; the head alone is decoded for others."""
+"""Event types whose fold reads the content. For other types, only the head is decoded."""
 
 
 def fold_decision(folding: FoldInput, batch: Batch) -> bool:
-    """Stage the rows of a decision; return False, without rows, if its writer does not lead."""
+    """Stage the rows of an event of `learning`. Return False without rows if its epoch is stale."""
     data = folding.event.data
     if is_stale_epoch(folding, batch):
         return False

@@ -26,12 +26,12 @@ KEPT: Final = 8
 
 
 class RouteRefusal(KintsugiError):
-    """A `RouteChanged` that changes nothing, with the reason."""
+    """A `RouteChanged` event is refused and changes nothing; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """The state of a route."""
+    """The policies that answer an alias, their shares, and the targets of a rollback."""
 
     base: str
     shares: tuple[RouteShare, ...]
@@ -41,7 +41,7 @@ class RouteState:
     previous: tuple[str | None, ...]
     """The policies that answered alone before the incumbent, newest first."""
     holdout: float = 0.0
-    """Share of all sessions that the base answers, outside of `shares`, `adapters` and `before`."""
+    """Share of all sessions that the base always answers. It is not part of `shares`."""
 
     @classmethod
     def of_base(cls, base: str) -> "RouteState":
@@ -55,31 +55,31 @@ class RouteState:
 
     @property
     def before(self) -> tuple[str | None, ...]:
-        """Return the possible targets of a rollback, most recent first (None: the base)."""
+        """Return the policies to which a rollback may go, newest first (None: the base)."""
         settled = self.adapters == {self.incumbent}
         return self.previous if settled else (self.incumbent, *self.previous)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The facts about an adapter that a route checks."""
+    """The facts about an adapter that decide whether it may join a route."""
 
     alias: str
     base: str
     state: State
     proven: bool
-    """On replicas, since it was last unloaded."""
+    """Whether it was proven on replicas since it was last unloaded."""
     incumbent: str | None
-    """Adapter that the gate compared it with; None for the base."""
+    """Adapter with which the gate compared it; None for the base."""
     role: str = "agent"
-    """`user` for one that plays users: no route names it."""
+    """`agent`, or `user` for an adapter that plays users, which no route may name."""
 
 
 def apply_route_change(
     route: RouteState | None, adapters: Mapping[str, Candidate], event: RouteChanged
 ) -> RouteState:
-    """Return the route after `event`. Raise RouteRefusal. `adapters` holds the produced adapters
-    that the event names."""
+    """Return the route after `event`. Raise RouteRefusal if the change is not allowed. `adapters`
+    holds the known adapters that the event names."""
     state = route or RouteState.of_base(event.base)
     _check_base(state, event)
     if event.why == "rollback":
@@ -137,7 +137,7 @@ def _check_share(
 
 
 def _check_gate(state: RouteState, candidate: Candidate, event: RouteChanged, name: str) -> None:
-    """Raise RouteRefusal unless the gate compared a candidate with the replaced incumbent."""
+    """Raise RouteRefusal if the gate did not compare a candidate with the present incumbent."""
     judged = candidate.state in (State.GATED, State.CANARY)
     if event.why not in ("canary", "promoted") or not judged:
         return

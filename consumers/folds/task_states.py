@@ -1,8 +1,7 @@
-"""The folds of a written task's later life: its body, and whether jobs draw it.
-
-The body of a task by content is checked here by its hash alone, and a sealed one not at all: its
-player checks it. Sealed tasks of an erased person are refused. Folds read only their event and
-tables that `learning` alone fills.
+"""The folds of a written task's body and of its state: whether jobs may draw it. The body of a task
+by content is checked here by its hash alone. A sealed body is not checked here, but when the task
+is played. Sealed tasks of an erased person are refused. Folds read only their event and tables that
+`learning` alone fills.
 """
 
 from typing import Final
@@ -21,12 +20,12 @@ ACTIVE: Final = "active"
 RETIRED: Final = "retired"
 REJECTED: Final = "rejected"
 ERASED: Final = "it is made of a session of a person who was erased"
-"""Why a sealed task is retired."""
+"""Reason for rejecting a sealed task of an erased person."""
 
 
 def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
-    """Return whether a proposed task has its body: it is generated, or this or another event
-    brought the body. Otherwise the task is rejected, unless the right body is known."""
+    """Return whether a proposed task may be stored: it is generated, or this event or an earlier
+    one brought its body. If no right body is known, reject the task."""
     task = data.task.id
     problem = _find_problem(data) or _find_erasure(batch, data)
     if problem is None:
@@ -38,7 +37,7 @@ def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
 
 
 def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Store the checked body that a proposal brings; a sealed one as it is."""
+    """Store the checked body that a proposal brings; a sealed body stays sealed."""
     environment, _, _ = data.task.id.partition("/")
     if data.sealed is not None:
         body, keyid = write_sealed(environment, data.sealed), data.sealed.keyid
@@ -59,7 +58,7 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
 
 
 def _find_problem(data: TaskProposed) -> str | None:
-    """Return why a proposal's body is not that of its task; None if it is, or if none is needed."""
+    """Return why a proposal's body is wrong for its task; None if it is right or not needed."""
     task, body = data.task.id, data.definition
     if not is_content_id(task):
         bare = body is None and data.sealed is None
@@ -85,8 +84,8 @@ def _find_erasure(batch: Batch, data: TaskProposed) -> str | None:
 
 
 def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Have a task drawn again that has its body now, or that an operator adds again. One that a
-    cycle writes again stays retired."""
+    """Let jobs draw a rejected task again that now has its body, or a retired task that an operator
+    adds again. A retired task that a cycle writes again stays retired."""
     states = TaskState.table().c
     query = select(states.state).where(states.alias == data.alias, states.task == data.task.id)
     state = batch.connection.execute(query).scalar()
@@ -95,12 +94,12 @@ def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
 
 
 def reject_task(folding: FoldInput, alias: str, task: str, reason: str, batch: Batch) -> None:
-    """Store that a task cannot be played, and why."""
+    """Store that a task cannot be played, and the reason."""
     _stage(folding, alias, task, REJECTED, clip_reason(reason), batch)
 
 
 def fold_task_retirement(folding: FoldInput, data: TaskRetired, batch: Batch) -> None:
-    """Store that no new job draws a task, and why."""
+    """Store that no new job may draw a task, and the reason."""
     _stage(folding, data.alias, data.task, RETIRED, data.reason, batch)
 
 
@@ -117,7 +116,7 @@ def _has_body(batch: Batch, task: str) -> bool:
 
 
 def name_plan(plan: PlanName | None) -> Row:
-    """Return the columns by which a task or a rejection names its plan."""
+    """Return the columns of a task or a rejection that name its plan."""
     return {
         "plans": None if plan is None else plan.plans,
         "plan": None if plan is None else plan.plan,

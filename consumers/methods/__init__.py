@@ -1,1 +1,1 @@
-"""Folds and reads of the methods, a room for each."""
+"""Folds and reads of the methods, in one package for each method."""

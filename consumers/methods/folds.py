@@ -1,4 +1,4 @@
-"""Wire the folds with the methods. Every method's events are folded, whatever is switched on."""
+"""Connect the folds with the methods. Events of all methods are folded, even if a method is off."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -17,7 +17,7 @@ from events.rollouts import NOBODY
 
 
 class Kind(NamedTuple):
-    """Rollouts of an agent on one base and for one purpose."""
+    """Names the rollouts of an agent on one base and for one purpose."""
 
     alias: str
     base: str
@@ -38,7 +38,7 @@ def present(connection: Connection) -> list[Pair]:
 
 
 def newest_rollouts(connection: Connection) -> dict[str, str]:
-    """Return alias -> time of the newest dated rollout of its own traffic."""
+    """Return alias -> time of the newest rollout of its own traffic that has a time."""
     times: dict[str, str] = {}
     for kind in live_kinds(connection):
         time = connection.execute(_of(kind, func.max(Rollout.table().c.time))).scalar()
@@ -58,7 +58,7 @@ def read_oldest_rollout_time(connection: Connection, alias: str, base: str) -> s
 
 
 def live_kinds(connection: Connection) -> Iterator[Kind]:
-    """Yield the kinds of agents' own traffic, in order."""
+    """Yield (alias, base, purpose) of all agents' own traffic, in order."""
     rollouts = Rollout.table().c
     for alias in _values(connection, rollouts.alias):
         of_alias = rollouts.alias == alias
@@ -71,7 +71,7 @@ def live_kinds(connection: Connection) -> Iterator[Kind]:
 
 
 def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
-    """Yield a column's values in order, one by one: for a DISTINCT, databases read every row."""
+    """Yield a column's distinct values in order, one query each: DISTINCT would read every row."""
     query = select(column).where(*where).order_by(column).limit(1)
     value = connection.execute(query).scalar()
     while value is not None:

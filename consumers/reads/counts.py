@@ -27,12 +27,12 @@ USER_ERROR: Final = "user_error"
 """Termination of an episode whose user, a model, erred (envs/episode.py)."""
 
 _DECISIONS: Final = {State.GATED: "PROMOTE", State.REJECTED: "REJECT", State.EVALUATED: "EXTEND"}
-"""State of an adapter after the gate decided -> decision."""
+"""State that an adapter has after a decision of the gate -> that decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternCount:
-    """The patterns of an agent on a base that are of one category and status."""
+    """Number of an agent's patterns on a base with one category and status."""
 
     alias: str
     base: str
@@ -40,12 +40,12 @@ class PatternCount:
     status: str
     patterns: int
     priority: float
-    """Their sum, from the last round."""
+    """Sum of the patterns' priorities after the last round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The last measurement of an adapter beside the incumbent."""
+    """The last measured pass rates of an adapter and of the incumbent."""
 
     adapter: str
     incumbent_pass: float
@@ -86,7 +86,7 @@ def gate_counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def state_entry_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """Return (alias, state) -> entries of adapters; measuring or staging one again counts again."""
+    """Return (alias, state) -> how often adapters entered it; a repeated staging counts again."""
     return _moves(connection)
 
 
@@ -99,7 +99,8 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
-    """Return (alias, stop in daemon/cycle/state_machine.py) -> time of its last success."""
+    """Return (alias, stop of a cycle in daemon/cycle/state_machine.py) -> time of its last
+    success."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
     # Jobs that train users belong to no cycle.
     of_loop = jobs.teaches.is_distinct_from("user")

@@ -23,7 +23,7 @@ from events.rollouts import Purpose
 
 @dataclass(frozen=True, slots=True)
 class TrafficCount:
-    """Judged rollouts of a round's traffic that have one kind, pattern and verdict."""
+    """Number of judged rollouts in a round's traffic with one kind, pattern and verdict."""
 
     kind: str | None
     """None if the rollout has no task, or its task no kind."""
@@ -39,7 +39,7 @@ class RoundPattern:
 
     pattern: str
     failures: int
-    """Deduplicated failures of this round."""
+    """Number of deduplicated failures in the round."""
     priority: float
     status: str
 
@@ -72,14 +72,14 @@ class TaskPair:
     task: str
     kind: str | None
     incumbent: float
-    """Share of the trials that passed, as is the next."""
+    """Share of its trials that passed, as in `candidate`."""
     candidate: float
 
 
 def read_round_traffic(
     connection: Connection, alias: str, base: str, number: int
 ) -> list[TrafficCount]:
-    """Count an agent's judged rollouts in a round without deduplication, as in its pass^1."""
+    """Count an agent's judged rollouts in a round. As for pass^1, duplicates count."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     pattern = case((rollouts.success.is_(False), category + literal("|") + pivot))
@@ -135,7 +135,7 @@ def read_written_tasks(connection: Connection, cycle: str) -> list[WrittenTask]:
 def read_task_kinds(
     connection: Connection, alias: str, tasks: Iterable[str]
 ) -> dict[str, str | None]:
-    """Return task -> its kind, of an agent's known tasks."""
+    """Return task -> kind for those of `tasks` that the agent has."""
     table = Task.table().c
     return {
         row.task: row.capability
@@ -147,7 +147,7 @@ def read_task_kinds(
 
 
 def read_job_rollouts(connection: Connection, alias: str, base: str, job: str) -> list[JobRollout]:
-    """Return the recorded rollouts of a job, which calls its policy versions JOB-STEPS."""
+    """Return the recorded rollouts of a job, found by its policy names JOB-STEPS."""
     table = Rollout.table().c
     columns = (table.rollout, table.task, table.success, table.reward, table.policy)
     query = select(*columns).where(
@@ -181,8 +181,8 @@ def read_task_pairs(
     connection: Connection, alias: str, base: str, players: tuple[str, str], until: str
 ) -> list[TaskPair]:
     """Return the tasks, by name, that both `players` (incumbent, candidate) played for an
-    evaluation. Trials up to `until` that both finished count. Tasks by content are left out: a
-    gate's ones begin behind a refused call, as no traffic does."""
+    evaluation. Trials up to `until` that both finished count. Tasks by content are left out: in a
+    gate they begin after a refused call, and no traffic does."""
     verdicts = {
         name: _read_verdicts(connection, alias, base, name, until)
         for name in dict.fromkeys(players)
@@ -202,7 +202,7 @@ def read_task_pairs(
 def _read_verdicts(
     connection: Connection, alias: str, base: str, policy: str, until: str
 ) -> dict[str, tuple[str | None, dict[int, bool]]]:
-    """Return task -> (kind, trial -> verdict)."""
+    """Return task -> (kind, trial -> whether it passed)."""
     table = Rollout.table().c
     query = select(table.task, table.capability, table.trial, table.success).where(
         table.alias == alias, table.base == base, table.purpose == "evaluate",
@@ -216,7 +216,8 @@ def _read_verdicts(
 
 
 def read_successors(connection: Connection, alias: str, base: str, folder: str) -> list[int]:
-    """Return the numbers of the cycles whose jobs went on from a folder, in log order."""
+    """Return the numbers of the cycles whose jobs continued the adapter in a folder, in log
+    order."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(cycles.number, jobs.spec)

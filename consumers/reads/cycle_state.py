@@ -1,5 +1,5 @@
-"""The state of an open cycle: all that its next step depends on, in one read. Call it within
-`database.read_transaction`, so that the rows are of one moment."""
+"""The state of an open cycle: all facts on which its next step depends, in one read. Call it within
+`database.read_transaction`, so that all rows are of one moment."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class CycleState:
     adapter: AdapterRow | None
     """Adapter of the job, or the version that the branches became."""
     been: Mapping[State, str]
-    """Each past state of the adapter -> the reason (else the gate's) of the first step into it."""
+    """Each past state of the adapter -> reason of the first step into it, or the gate's reason."""
     gates: int
     """Number of gates that the adapter has passed."""
     incumbent: str | None
@@ -49,20 +49,20 @@ class CycleState:
     cancelled: str | None
     """Reason that a person gave for cancelling the cycle, if any."""
     branches: tuple[BranchState, ...] = ()
-    """Its branches in the order of their requests; empty if one job trains for everything."""
+    """Its branches in the order of their requests; empty if the cycle has a single job."""
     chooser: BranchState | None = None
-    """Its job that teaches the version's chooser; None until requested."""
+    """The job that teaches the version's chooser; None until it is requested."""
     trains_chooser: bool = False
     """Whether the chooser is an adapter of its own: a setting, not read by `read_cycle_state`."""
 
     @property
     def all_branches(self) -> tuple[BranchState, ...]:
-        """Return its branches, and that of the chooser last."""
+        """Return the cycle's branches, and last the chooser's job if there is one."""
         return self.branches if self.chooser is None else (*self.branches, self.chooser)
 
     @property
     def stale_gate(self) -> str:
-        """Return why its adapter's gate is void (the incumbent changed since); "" if it is not."""
+        """Return why the adapter's passed gate no longer holds (the incumbent changed); else ""."""
         adapter, incumbent = self.adapter, self.incumbent
         if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
             return ""
@@ -102,7 +102,8 @@ def read_branch(connection: Connection, job: JobRow) -> BranchState:
 
 
 def find_job_cancellations(connection: Connection) -> dict[str, str]:
-    """Return open jobs to cancel -> reason: they or their cycle were cancelled, or it is over."""
+    """Return open job -> reason to cancel it: it or its cycle was cancelled, or the cycle is
+    over."""
     named = _read_cancellations(connection, JOBS_CANCEL, "job")
     reasons = {}
     for job in learning.open_jobs(connection):
@@ -129,7 +130,7 @@ def _been(connection: Connection, adapter: AdapterRow) -> dict[State, str]:
 
 
 def _explain_gate(report: GateReport | None) -> str:
-    """Return why the gate said no, without the checks that decide nothing."""
+    """Return the gate's decision and the failed checks that decided it."""
     if report is None:
         return ""
     failed = [
@@ -150,12 +151,12 @@ def _incumbent(connection: Connection, alias: str) -> str | None:
 
 
 def find_cycle_cancellation(connection: Connection, cycle: str) -> str | None:
-    """Return a sentence with the person who cancelled a cycle, and the reason; None if none did."""
+    """Return a sentence with the person who cancelled a cycle and the reason, or None."""
     return _read_cancellations(connection, CYCLE_CANCEL, "cycle").get(cycle)
 
 
 def _read_cancellations(connection: Connection, action: str, what: str) -> dict[str, str]:
-    """Return name -> sentence on its first cancellation by this action."""
+    """Return name of the cycle or job -> sentence on its first cancellation by this action."""
     actions = OperatorAction.table().c
     query = select(OperatorAction.table()).where(actions.action == action)
     reasons: dict[str, str] = {}

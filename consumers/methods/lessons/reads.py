@@ -19,20 +19,20 @@ from consumers.tables import Task, TaskBody
 
 @dataclass(frozen=True, slots=True)
 class StoredLesson:
-    """The lesson of a task by content, from the task's body."""
+    """The lesson in the body of a task by content."""
 
     operator: str
     source: str
-    """Task that its trajectory is of."""
+    """Task that was played in the conversation of the lesson."""
     reflection: str
     rollout: str | None
-    """Rollout with the wrong call; None for a call that an operator put in."""
+    """Rollout with the wrong call; None if an operator (a rule) inserted the call."""
     keyid: str | None = None
-    """Id of the key that its body is sealed with; then no table has the reflection."""
+    """Id of the key with which the body is sealed; then no table has the reflection."""
 
 
 def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
-    """Return task -> its lesson, of an agent's tasks by content or of all."""
+    """Return task -> lesson, for the tasks of an agent, or of all agents."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.operator.is_not(None))
     if alias is not None:
@@ -51,7 +51,7 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
 
 
 def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of an agent's buffer that have a lesson, in any state."""
+    """Return the ids of the tasks with a lesson in an agent's buffer, in any state."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = (
         select(bodies.task)
@@ -64,8 +64,8 @@ def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
 def count_drawn_lessons(
     connection: Connection, alias: str, *, written: bool, sealed: bool = True
 ) -> int:
-    """Count the lessons of an agent that are neither retired nor rejected. `written` includes those
-    that cycles wrote, `sealed` those that are made of persons' sessions."""
+    """Count the lessons of an agent that are neither retired nor rejected. `written` includes
+    lessons that cycles wrote, `sealed` lessons made from persons' sessions."""
     drawn = read_lesson_tasks(connection, alias) - read_inactive_tasks(connection, alias).keys()
     if not sealed:
         drawn -= read_sealed_tasks(connection, alias).keys()
@@ -75,7 +75,7 @@ def count_drawn_lessons(
 
 
 def describe_pools(pools: Sequence[dict[str, Any]]) -> str:
-    """Describe the pools of a job that draw lessons; return "" if none does."""
+    """Return a description of a job's pools that draw lessons, or "" if no pool does."""
     parts = [
         f"{pool['name']}: {len(pool['tasks']) + len(pool['references'])}"
         for pool in pools
@@ -85,7 +85,7 @@ def describe_pools(pools: Sequence[dict[str, Any]]) -> str:
 
 
 def describe_content(connection: Connection, task: str) -> str:
-    """Describe the source of the wrong call in a task's lesson; return "" without one."""
+    """Return a description of the wrong call in a task's lesson, or "" without a lesson."""
     body = read_task_body(connection, task)
     lesson = None if body is None else json.loads(body).get("lesson")
     if lesson is None:

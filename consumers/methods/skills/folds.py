@@ -1,6 +1,6 @@
 """The folds of skills and panels. A skill that the last comparison lacks stays in the tables as
-absent with its last figures, because an adapter may carry its name. A comparison of earlier rounds
-than the last changes nothing."""
+absent with its last figures, because an adapter may carry its name. A comparison that read older
+rounds than the stored one changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -58,8 +58,8 @@ def _read_rows(batch: Batch, table: Table, whose: Mapping[str, str]) -> list[dic
 
 
 def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
-    """Begin the life of a panel, and store it in its cycle. Its adapters must be known, of its
-    agent and base, and have files; its cycle, if any, must be open without another panel."""
+    """Store a new panel, also in its cycle. Its adapters must be known, belong to its agent and
+    base, and have files. Its cycle, if any, must be open and have no other panel."""
     rows = read_adapter_rows(batch, data.panel.adapters)
     reasons = (_refuse_part(data, rows, name) for name in data.panel.adapters)
     refused = _refuse_cycle(data, batch) or next(filter(None, reasons), None)
@@ -92,8 +92,8 @@ def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str
 
 
 def _refuse_cycle(data: PanelComposed, batch: Batch) -> str | None:
-    """Return why a cycle takes no panel; None if it does, or if the panel has no known cycle. A
-    panel composed after the cycle's end would wait for a next step for ever."""
+    """Return why a cycle cannot take the panel; None if it can, or if the panel has no known cycle.
+    A panel composed after the cycle's end would never get a next step."""
     row = None if data.cycle is None else find_cycle(batch, data.cycle)
     if row is None or row["panel"] == data.adapter:
         return None

@@ -35,9 +35,9 @@ class SkillState(StrEnum):
     SELECTED = "selected"
     """Failures lack it and successes have it."""
     CONTAINED = "contained"
-    """It would be selected, and most of its failures lack a larger one that is."""
+    """It would be selected, but most failures that lack it also lack a larger selected skill."""
     REJECTED = "rejected"
-    """Successes lack it as well, or few failures do."""
+    """Successes lack it as often, or few failures lack it."""
     INSUFFICIENT = "insufficient"
     """It applies to too few rollouts to tell."""
     ABSENT = "absent"
@@ -54,11 +54,11 @@ class SkillMeasure:
     coverage: float
     coverage_deviation: float
     selected: int
-    """Labellings that choose it."""
+    """Number of labellings that choose the skill."""
     labellings: int
-    """All of them, refused ones included."""
+    """Number of all labellings, including refused ones."""
     within: str | None = None
-    """Selected skill that contains it, if any."""
+    """Selected skill that contains this one, if any."""
 
 
 def compute_delta(labels: SkillLabels) -> Fraction:
@@ -73,18 +73,18 @@ def compute_coverage(labels: SkillLabels) -> Fraction:
 
 
 def is_chosen(labels: SkillLabels) -> bool:
-    """Return whether a labelling chooses the skill, exactly: 12 of 20 less 8 of 20 is a fifth."""
+    """Return whether a labelling chooses the skill, in exact fractions: 12/20 - 8/20 is 1/5."""
     return compute_delta(labels) >= LEAST_DELTA and compute_coverage(labels) >= LEAST_COVERAGE
 
 
 def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
-    """Return skill -> its figures, the largest contrast first."""
+    """Return skill -> its figures, ordered from the largest contrast."""
     measured = {item.skill: _measure(item, data.refused) for item in data.skills}
     selected: set[str] = set()
     for item in data.skills:
         if measured[item.skill].state is not SkillState.SELECTED:
             continue
-        # Its containers come before it.
+        # A skill comes after the skills that contain it.
         container = next((name for name in item.within if name in selected), None)
         if container is None:
             selected.add(item.skill)

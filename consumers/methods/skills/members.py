@@ -1,5 +1,5 @@
-"""Reads of the rollouts and sessions of each member of a panel, and how many passed. They count by
-the member that answered last, the base under its own name."""
+"""Reads of the rollouts and sessions of each member of a panel, and how many passed. A session
+counts for the member that answered last; the base counts under its own name."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from consumers.tables import Call, Rollout
 
 @dataclass(frozen=True, slots=True)
 class MemberShare:
-    """The rollouts of a kind of task that a member had."""
+    """Counts of the rollouts that a member answered, for one kind of task."""
 
     capability: str | None
-    """Kind of the tasks; None for rollouts without one, as most live ones."""
+    """Kind of the tasks; None if unknown, as for most live rollouts."""
     member: str
     """The adapter, or the base under its name."""
     skill: str | None
-    """Skill that the router found; None if the base answered."""
+    """Skill that the router chose; None if the base answered."""
     purpose: str
-    """`live`, or `evaluate` of a trial."""
+    """`live`, or `evaluate` for trials."""
     rollouts: int
     judged: int
     """Rollouts with a verdict."""
@@ -58,10 +58,10 @@ def read_member_shares(connection: Connection, policy: str) -> list[MemberShare]
 
 @dataclass(slots=True)
 class MemberSessions:
-    """The sessions of a panel that a member answered for a skill."""
+    """Counts of a panel's sessions that a member answered for one skill."""
 
     skill: str | None
-    """Skill that the router found; None if it found none or no engine had its member."""
+    """Skill that the router chose; None if it chose none or no engine had the skill's member."""
     member: str
     """The adapter, or the base under its name."""
     sessions: int
@@ -73,8 +73,8 @@ class MemberSessions:
 def read_member_sessions(
     connection: Connection, alias: str, panel: str, since: str
 ) -> list[MemberSessions]:
-    """Return a panel's sessions of live traffic by skill and member, the most frequent first. They
-    began at or after `since` (RFC 3339 as stored)."""
+    """Return the numbers of a panel's live sessions by skill and member, the largest first.
+    Sessions since `since` count (RFC 3339 as stored)."""
     sessions = _list_sessions(alias, panel, since)
     groups = (sessions.c.skill, sessions.c.member)
     rows = connection.execute(select(*groups, func.count().label("number")).group_by(*groups))
@@ -89,8 +89,9 @@ def read_member_sessions(
 
 
 def _list_sessions(alias: str, panel: str, since: str) -> Subquery:
-    """Select (session, skill, member) of the last call that a panel answered in each session. Calls
-    that no engine answered are left out, and so is the skill of a member that no engine had."""
+    """Return a subquery of (session, skill, member) of each session's last call that a panel
+    answered. Calls that no engine answered are left out. The skill is null if no engine had its
+    member."""
     calls = Call.table().c
     lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     order = (calls.started.desc(), calls.call.desc())

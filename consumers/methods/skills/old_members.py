@@ -36,7 +36,7 @@ def list_skill_jobs(
 
 
 def has_panel_history(connection: Connection, adapter: str) -> bool:
-    """Return whether a panel with this adapter as a part ever answered sessions."""
+    """Return whether a panel that contains this adapter ever answered sessions."""
     adapters = Adapter.table().c
     query = select(adapters.adapter, adapters.panel).where(adapters.panel.is_not(None))
     return any(
@@ -52,16 +52,17 @@ class OldMember:
     skill: str
     adapter: AdapterRow
     jobs: tuple[JobRow, ...]
-    """The jobs of its lineage, its own first; empty if an operator brought it."""
+    """Its own job and then those of its parents; empty if an operator brought the adapter."""
     gain: float
-    """Gain in points of pass^1 that gates measured on its targets, summed over its lineage."""
+    """Gain in points of pass^1 on its targets in gates, summed over the adapter and its parents."""
     sessions: int
-    """Live rollouts that name it or its lineage."""
+    """Number of live rollouts that the adapter or its parents answered."""
     won: float
-    """Number of these that failed without them, by each adapter's gain and the earlier ones'."""
+    """Estimated number of these that would fail without them: each adapter's sum of gains so far
+    times its sessions."""
 
     def describe(self, base: str) -> str:
-        """Return a sentence on why a job of this base is for its skill."""
+        """Return a sentence that says why a job on `base` retrains this member's skill."""
         return (
             f"retrained on {base} from the tasks of {self.adapter.adapter} on {self.adapter.base}, "
             f"which won {self.won:.1f} sessions ({self.gain:+.1f} points in its gate, "
@@ -73,11 +74,9 @@ def read_old_members(
     connection: Connection, alias: str, base: str, before: int | None = None,
     without: Collection[str] = (),
 ) -> list[OldMember]:  # fmt: skip
-    """Return the members of an agent's last panels on other bases, the largest `won` first.
-
-    One member is returned per skill, the newest. `before` skips panels that were replaced at or
-    after this offset of `learning`; `without` skips skills, since `won` is counted over the base's
-    sessions.
+    """Return the members of an agent's last panels on other bases, the largest `won` first. Each
+    skill has one member, the newest. `before` skips panels that were replaced at or after this
+    offset of `learning`; `without` names skills to skip.
     """
     members: dict[str, OldMember] = {}
     for panel, left in _list_final_panels(connection, alias, base):
@@ -96,8 +95,8 @@ def read_old_members(
 def list_skill_attempts(
     connection: Connection, alias: str, base: str, cycle: str | None
 ) -> set[str]:
-    """Return the skills that an agent had a job for on a base, in other cycles than this one. Jobs
-    of a cycle that ended without a panel because its base went away do not count."""
+    """Return the skills for which an agent had a job on a base, in any cycle but `cycle`. Jobs of a
+    cycle that ended without a panel because its base went away do not count."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(jobs.skill, jobs.outcome, cycles.cycle, cycles.outcome.label("ended"), cycles.panel)
@@ -113,14 +112,15 @@ def list_skill_attempts(
 
 
 def _misses_base(connection: Connection, row: Any) -> bool:
-    """Return whether a job's cycle was cancelled because its base was gone, and not by a person."""
+    """Return whether a job's cycle was cancelled without a panel, but not by a person: its base was
+    gone."""
     if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
         return False
     return find_cycle_cancellation(connection, row.cycle) is None
 
 
 def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
-    """Return another base's member from whose tasks a job (a row) was requested, if any."""
+    """Return the member of another base whose tasks a job (a row) trains again, if any."""
     row = learning.job(connection, job.job)
     if row is None or row.branch is None or row.spec.parent is not None:
         return None
@@ -136,7 +136,7 @@ def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | Non
 
 
 def describe_retraining(connection: Connection, job: Row[Any]) -> str:
-    """Return a sentence on the old member that a job trains again; "" for another job."""
+    """Return a sentence on the old member that a job retrains; "" if it retrains none."""
     member = find_member_before(connection, job)
     return "" if member is None else member.describe(job.base)
 
@@ -159,7 +159,7 @@ def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> Old
     )
     sessions = {member: int(number) for member, number in connection.execute(answered)}
     gain = won = 0.0
-    # Each went on from the one before it, and its gate measured the gain over that.
+    # Each adapter continued the one before it, and its gate measured the gain over that one.
     for item in reversed(served):
         gain += _measure_gain(item)
         won += gain / 100 * sessions.get(item.adapter, 0)
@@ -181,7 +181,7 @@ def _measure_gain(row: AdapterRow) -> float:
 
 
 def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[AdapterRow, JobRow]]:
-    """Return (adapter, job) of an adapter and those that it went on from; empty without a job."""
+    """Return (adapter, job) of an adapter and its parents in turn; empty if it has no job."""
     lineage: dict[str, tuple[AdapterRow, JobRow]] = {}
     parent: AdapterRow | None = row
     while parent is not None and parent.job is not None and parent.adapter not in lineage:
@@ -197,9 +197,9 @@ def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[Adapter
 def _list_final_panels(
     connection: Connection, alias: str, base: str
 ) -> list[tuple[AdapterRow, int]]:
-    """Return (adapter or panel, offset) of the last answer on each other base, the newest first.
-    The offset is that of the event by which the alias left that base. A base that answered by
-    itself then has no entry."""
+    """Return (last adapter or panel that answered, offset) for each other base, the newest first.
+    The offset is of the event by which the alias left that base. A base that answered without an
+    adapter at the end has no entry."""
     adapters, steps = Adapter.table().c, LifecycleStep.table().c
     query = (
         select(steps.subject, steps.state, steps.event, steps.cause, steps.offset, adapters.base)
@@ -230,7 +230,7 @@ def _list_final_panels(
 
 
 def _moves_base(connection: Connection, end: Any) -> bool:
-    """Return whether an adapter lost its sessions because the alias went to another base."""
+    """Return whether an adapter lost its sessions because the alias moved to another base."""
     if end.state == State.ROLLED_BACK:
         return False
     if end.cause is None or serving.operator_action(connection, end.cause) is None:

@@ -16,17 +16,17 @@ from events.serving import AdapterMoved, GateDecided
 
 @dataclass(slots=True)
 class PanelTraffic:
-    """Calls that a panel answered."""
+    """Numbers of the calls that a panel answered."""
 
     calls: int = 0
     by_skill: dict[str | None, int] = field(default_factory=dict)
-    """Skill that the router found -> calls; None if the base answered for a doubt."""
+    """Skill that the router chose -> calls; None if the base answered because of a doubt."""
     doubts: dict[str, int] = field(default_factory=dict)
-    """Doubt of the router -> calls that the base answered for it."""
+    """Doubt of the router -> calls that the base answered because of it."""
 
 
 def list_panels(connection: Connection, alias: str | None = None) -> list[AdapterRow]:
-    """Return the panels of an agent, or of all, the one that moved last first."""
+    """Return the panels of an agent, or of all agents, the last changed first."""
     adapters = Adapter.table().c
     query = select(adapters.adapter).where(adapters.panel.is_not(None))
     if alias is not None:
@@ -36,7 +36,8 @@ def list_panels(connection: Connection, alias: str | None = None) -> list[Adapte
 
 
 def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRow, CycleRow]]:
-    """Return the untouched panels of an agent whose cycle is over, each with its cycle."""
+    """Return (panel, cycle) of an agent's panels that are only produced, though their cycle is
+    over."""
     adapters, cycles = Adapter.table().c, Cycle.table().c
     query = (
         select(adapters.adapter, cycles.cycle)
@@ -58,10 +59,9 @@ def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRo
 def read_member_exits(
     connection: Connection, panel: AdapterRow, until: int | None = None
 ) -> dict[str, str]:
-    """Return skill -> why no later panel has this member's adapter.
-
-    Since the panel was composed, a gate or a person rejected it, a rollback took its sessions back,
-    or a person retired it. An adapter that a route merely replaced stays a member. `until` ignores
+    """Return skill -> why no later panel may have this member's adapter. Since the panel was
+    composed, a gate or a person rejected the adapter, a rollback took its sessions back, or a
+    person retired it. An adapter that a route merely replaced stays a member. `until` ignores
     events from this offset of `learning` on.
     """
     assert panel.composition is not None, "it is a panel"
@@ -85,7 +85,7 @@ def read_member_exits(
 
 
 def _is_verdict(state: str, event_type: str) -> bool:
-    """Return whether a step means that an adapter is not good enough, or is not wanted."""
+    """Return whether a step rejects an adapter, rolls it back, or retires it."""
     if state == State.DRAINING:
         return event_type == AdapterMoved.TYPE
     return state in (State.REJECTED, State.ROLLED_BACK)
@@ -104,7 +104,7 @@ def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
 
 
 def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, PanelTraffic]:
-    """Return panel -> its answered calls, without those that no engine answered; zeros if none."""
+    """Return panel -> counts of its calls, without calls that no engine answered."""
     calls = Call.table().c
     lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     query = (

@@ -14,21 +14,21 @@ from consumers.rows import make_row
 from consumers.tables import Rollout, Skill, SkillComparison
 
 MOST_ROLLOUTS: Final = 100_000
-"""Most rollouts that a comparison reads: the newest."""
+"""Most rollouts that a comparison reads; the newest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContrastRollout:
-    """A representative rollout, as its labels have it."""
+    """A representative rollout, with the facts that a comparison needs."""
 
     rollout: str
     task: str
-    """Key of its task: rollouts of one task are drawn together."""
+    """Key of its task. A labelling draws all rollouts of a task together."""
     failed: bool
     pattern: str | None
     """`category|pivot`; None for a success, and for a failure that no rule explains."""
     has_loop: bool
-    """Whether the agent repeated a call, which needs no verdict."""
+    """Whether the agent repeated a call in a loop; known without a verdict."""
     tools: frozenset[str]
     """Tools that were called or expected."""
 
@@ -50,15 +50,15 @@ class SkillLine:
     selected: int
     labellings: int
     failures: int
-    """Failures to which it applies."""
+    """Number of failures to which the skill applies."""
     successes: int
-    """Successes to which it applies."""
+    """Number of successes to which the skill applies."""
     within: str | None
-    """Selected skill that most of its failures lack, if any."""
+    """Selected skill that most failures lacking this one lack too, if any."""
     examples: tuple[str, ...]
-    """Failed rollouts that lack it."""
+    """Ids of failed rollouts that lack the skill."""
     labeller: str | None
-    """Model that named it and labelled; None for rules."""
+    """Model that named the skill and labelled rollouts; None for rules."""
     round: int
     """Last round of the history that the comparison read."""
     time: str | None
@@ -71,13 +71,13 @@ class SkillComparisonLine:
     alias: str
     base: str
     since: int
-    """First round of the history that it read."""
+    """First round of the history that the comparison read."""
     round: int
-    """The last one."""
+    """Last round that the comparison read."""
     failures: int
     successes: int
     labeller: str | None
-    """Model that labelled; None for rules."""
+    """Model that labelled the rollouts; None for rules."""
     left_out: int | None
     """Representative rollouts that could not be shown to the model."""
     refused: int | None
@@ -88,9 +88,9 @@ class SkillComparisonLine:
 def read_contrast_rollouts(
     connection: Connection, pair: Pair, since: int, until: int
 ) -> list[ContrastRollout]:
-    """Return an agent's judged rollouts in rounds `since` to `until`, at most `MOST_ROLLOUTS`. They
-    are of its own traffic and of policies that answered it at the round's close; the earliest for
-    each policy and trace."""
+    """Return an agent's judged rollouts in rounds `since` to `until`, the newest `MOST_ROLLOUTS`.
+    They are of its own traffic, by policies that answered at the round's close. Only the earliest
+    is kept for each policy and trace."""
     rollouts = labelled_rollouts().c
     query = (
         select(
@@ -132,7 +132,7 @@ def _read_rollout(row: Any) -> ContrastRollout:
 
 
 def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int) -> list[int]:
-    """Return the newest rounds up to `until` with a judged rollout of it, at most `most`."""
+    """Return the newest `most` rounds up to `until` in which the pair has a judged rollout."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.round)
@@ -155,7 +155,8 @@ def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
 def read_skills(
     connection: Connection, alias: str | None = None, state: SkillState | None = None
 ) -> list[SkillLine]:
-    """Return the skills of an agent or all, of a state or any, largest contrast of each first."""
+    """Return the skills of an agent (or all) in a state (or any), by agent, largest contrast
+    first."""
     table = Skill.table()
     query = select(table)
     if alias is not None:
@@ -175,7 +176,7 @@ def read_skills(
 
 
 def list_wanted_branches(connection: Connection) -> set[tuple[str, str, str]]:
-    """Return (agent, base, skill) of the skills that the last comparisons selected for training."""
+    """Return (agent, base, skill) of each skill that the last comparison selected for training."""
     return {
         (line.alias, line.base, line.skill)
         for line in read_skills(connection, state=SkillState.SELECTED)

@@ -1,4 +1,4 @@
-"""Explain plans, sets of plans, faults of rollouts and gates of users, by rows of the tables."""
+"""Build explanations of plans, sets of plans, faults and gates of users, from the tables."""
 
 import json
 from typing import Any
@@ -18,7 +18,8 @@ from events.serving import UserEvaluated
 
 
 def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
-    """Return the plan that a task was written by, down to its failures; None without one."""
+    """Return a node for the plan by which a task was written, and below it the patterns of its
+    set."""
     sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
     line = sets.get(task.plans)
     if line is None:
@@ -63,7 +64,7 @@ def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
 
 
 def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
-    """Return the faults of a task's examined rollouts."""
+    """Return a node for the verdict on each examined rollout of a task."""
     nodes = []
     for line in read_task_verdicts(connection, task.task, task.alias):
         rollout = find_rollout(connection, line.rollout)
@@ -73,8 +74,8 @@ def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
 
 
 def describe_role_gate(adapter: Row[Any]) -> tuple[str, str]:
-    """Return an adapter's result as a user, and the reason of its state unless the result has
-    it."""
+    """Return the result of an adapter's gate as a user, and the reason of its state. The reason is
+    "" if the result has it already."""
     stored, reason = adapter.user_gate, adapter.reason
     repeats = stored is not None and json.loads(stored)["reason"] == reason
     return _describe_user_gate(stored), "" if repeats else reason

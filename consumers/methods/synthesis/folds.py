@@ -1,8 +1,7 @@
-"""The folds of the data engine: plans, the results of their tasks, faults, and user gates.
-
-The counts of a plan are those of its present revision: a kept revision begins with the tries by
-which it was judged. Only the first event of a set, a round and the verdict on a rollout counts. The
-folds read only their event and tables that `learning` alone fills.
+"""The folds of the data engine: plans, the results of their tasks, faults, and user gates. A plan's
+counts are of its present revision. A kept revision begins with the tries by which it was judged.
+Only the first event counts for each set, each round, and the verdict on each rollout. The folds
+read only their event and tables that `learning` alone fills.
 """
 
 from typing import Final
@@ -66,7 +65,7 @@ def fold_plans(folding: FoldInput, data: PlansWritten, batch: Batch) -> None:
 
 
 def fold_plan_revisions(folding: FoldInput, data: PlansRevised, batch: Batch) -> None:
-    """Close the next round over the failures of a set, and no other."""
+    """Close the next round of revisions of a set; ignore an event of any other round."""
     batch.flush()
     row = _find_set(batch, data.plans)
     if row is None or data.round != row["round"] + 1 or row["stopped"]:
@@ -108,7 +107,8 @@ def _revise(folding: FoldInput, data: PlansRevised, revision: PlanRevision, batc
 
 
 def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
-    """Count a try of a plan. The caller has checked that its event is no repetition."""
+    """Count a try for a plan at its present revision. The caller checks that it is no
+    repetition."""
     row = None if plan is None else _find_plan(batch, plan)
     if plan is None or row is None or row["revision"] != plan.revision:
         return
@@ -153,7 +153,7 @@ def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch:
 
 
 def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
-    """Store an adapter's gate as a user; if it passed, take the earlier users out of service."""
+    """Store the result of an adapter's gate as a user. If it passed, retire the earlier users."""
     row = find_adapter(batch, data.adapter)
     if row is not None and row["role"] != "user":
         refused = f"{data.adapter} is an agent's, and was measured as a user"

@@ -1,10 +1,8 @@
-"""A set of plans as it was when a cycle began, whatever the cycle has written since.
-
-Guarantee: another leader, or one that was killed behind its events, reads the same for the same
-cycle, because events at `before` or later are ignored. Counts are as in folds.py. The tables have
-only the newest revisions, so earlier ones are read from the log once the cycle has written for the
-set. A try of a plan that the set lacks is ignored: a model that planned again used other names, and
-the first set counts.
+"""A set of plans as it was when a cycle began, without the cycle's own writes. Guarantee: a leader
+that repeats the cycle's steps reads the same, because events at offset `before` or later are
+ignored. Counts are as in folds.py. The tables have only the newest revisions, so earlier ones are
+read from the log once the cycle has written for the set. A try of a plan that the set lacks is
+ignored: it follows a second set by the model, but only the first set counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +15,7 @@ from consumers.tables import PlanChange, PlanLine, Rejection, Task, TrajectoryVe
 from events.synthesis.plans import Plan, PlansRevised, PlansWritten
 
 FindSetEvents = Callable[[PlanSetLine], Sequence[tuple[int, PlansWritten | PlansRevised]]]
-"""Returns the events of a set with their offsets of `learning`, in log order."""
+"""Function from a set to its events with their offsets of `learning`, in log order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +23,16 @@ class PlanFailure:
     """A failure of a plan: a rejected try, or a rollout of one of its tasks."""
 
     event: str
-    """Id of the `TaskRejected`, or the rollout."""
+    """Id of the `TaskRejected` event, or of the rollout."""
     fault: str | None
-    """Fault that was found in a rollout; None for a try that failed a check."""
+    """The rollout's fault; None for a try that failed a check."""
     check: str
     """The check that the try failed, or the rule that refused the rollout."""
     reason: str
     instruction: str
     """The request of the task, if known."""
     agrees: bool | None = None
-    """Whether a model agrees on the rollout; None if none was asked."""
+    """Whether a model agrees with the rules about the rollout; None if no model was asked."""
 
 
 @dataclass(slots=True)
@@ -47,7 +45,7 @@ class PlanPast:
     accepted: int = 0
     failures: list[PlanFailure] = field(default_factory=list)
     refused: list[Plan] = field(default_factory=list)
-    """Revisions of it that were tried and not kept."""
+    """Revisions of the plan that were tried and not kept."""
     since: int = -1
     """Offset of the event that made this revision; -1 for the first one."""
 
@@ -57,7 +55,7 @@ class SetPast:
     """A set of plans at an earlier moment."""
 
     line: PlanSetLine
-    """It has the rounds and the end of revisions of that moment."""
+    """The set's row, with its rounds and stop reason at that moment."""
     plans: tuple[PlanPast, ...]
 
 
@@ -75,8 +73,8 @@ class _Change:
 def read_plan_history(
     connection: Connection, line: PlanSetLine, before: int | None, find_events: FindSetEvents
 ) -> SetPast:
-    """Return a set as it was before an offset of `learning`, or as it is for None. `find_events` is
-    called if the set was used since."""
+    """Return a set as it was before the offset `before` of `learning`, or as it is now if None.
+    `find_events` is called only if the set was used since."""
     if before is not None and _was_used_since(connection, line, before):
         line, first, changes = _read_events(line, before, find_events)
     else:
@@ -85,7 +83,7 @@ def read_plan_history(
     for change in changes:
         past = plans.get(change.plan)
         if past is None or past.revision != change.revision:
-            continue  # the fold takes none of it either
+            continue  # the fold ignores such a change too
         if not change.kept:
             past.refused.append(change.definition)
             continue
@@ -97,7 +95,7 @@ def read_plan_history(
 
 
 def _was_used_since(connection: Connection, line: PlanSetLine, offset: int) -> bool:
-    """Return whether a try or a revision of a set lies at an offset of `learning` or later."""
+    """Return whether a set has a try or a revision at this offset of `learning` or later."""
     for table in (Task.table(), Rejection.table(), PlanChange.table()):
         query = select(table.c.offset).where(table.c.plans == line.plans, table.c.offset >= offset)
         if connection.execute(query.limit(1)).first() is not None:
@@ -106,8 +104,8 @@ def _was_used_since(connection: Connection, line: PlanSetLine, offset: int) -> b
 
 
 def _read_tables(connection: Connection, line: PlanSetLine) -> tuple[list[PlanPast], list[_Change]]:
-    """Return the plans of a set in order, and the revisions that were tried. The text of a plan
-    that one of them replaces does not matter."""
+    """Return the plans of a set in order, and their tried revisions. The plans have their present
+    text, but the caller replaces it by a kept revision's."""
     lines = PlanLine.table()
     query = select(lines).where(lines.c.plans == line.plans).order_by(lines.c.number)
     plans = [
@@ -179,8 +177,8 @@ def _count(
 def _add_rollouts(
     connection: Connection, line: PlanSetLine, before: int | None, plans: dict[str, PlanPast]
 ) -> None:
-    """Add the rollouts of each plan's tasks that failed, or on which a model disagreed. A rejected
-    task has the plan's revision of the time of its verdict."""
+    """Add to each plan the failed rollouts of its tasks, and those on which a model disagreed. If a
+    task's revision is unknown, the time of the verdict decides."""
     verdicts, tasks = TrajectoryVerdict.table().c, Task.table().c
     of_both = (tasks.alias == verdicts.alias) & (tasks.task == verdicts.task)
     query = (

@@ -1,5 +1,5 @@
-"""Reads of sets of plans and of the results of their tasks. Counts of a plan are those of its
-present revision; those of a set are of all its plans. Within one `database.read_transaction` all
+"""Reads of sets of plans and of the results of their tasks. A plan's counts are of its present
+revision; a set's counts are the sum over its plans. Within one `database.read_transaction` all
 reads are of one moment."""
 
 import json
@@ -30,7 +30,8 @@ class PlanCounts:
     tries: int = 0
     accepted: int = 0
     task: int = 0
-    """Rollouts that failed by a fault of the task; the next two, of the user and of the agent."""
+    """Rollouts that failed by the task's fault. `user` and `trajectory` count the user's and the
+    agent's faults."""
     user: int = 0
     trajectory: int = 0
     disagreements: int = 0
@@ -41,7 +42,7 @@ class PlanCounts:
 
     @property
     def faults(self) -> dict[str, int]:
-        """Return fault -> rollouts."""
+        """Return fault -> number of rollouts."""
         return {"task": self.task, "user": self.user, "trajectory": self.trajectory}
 
 
@@ -63,11 +64,11 @@ class PlanSetLine:
     base: str
     environment: str
     cycle: str | None
-    """Cycle that asked for it; None if a person did."""
+    """Cycle that asked for the set; None if a person asked for it."""
     patterns: tuple[str, ...]
-    """Failure patterns that it is for; empty for all."""
+    """Failure patterns for which it was written; empty for all patterns."""
     writer: str | None
-    """Model that wrote it; None for rules."""
+    """Model that wrote the set; None for rules."""
     plans_count: int
     counts: PlanCounts
     overlap: float
@@ -91,7 +92,7 @@ class PlanSetLine:
 
     @property
     def author(self) -> str:
-        """Return its writer in words."""
+        """Return the name of the model that wrote the set, or `rules`."""
         return self.writer or "rules"
 
 
@@ -103,9 +104,9 @@ class PlanChangeLine:
     plan: str
     round: int
     revision: int
-    """Revision of the plan that was changed."""
+    """Number of the revision that was changed."""
     definition: Plan
-    """The plan as it was tried."""
+    """The changed plan that was tried."""
     reason: str
     failures: tuple[str, ...]
     """Ids of the events or rollouts that failed."""
@@ -122,7 +123,7 @@ class PlanChangeLine:
 def list_plan_sets(
     connection: Connection, alias: str | None = None, base: str | None = None
 ) -> list[PlanSetLine]:
-    """Return the sets of an agent on a base, or of all, in log order."""
+    """Return the sets of plans of an agent on a base, or of all, in log order."""
     sets, lines = PlanSet.table(), PlanLine.table().c
     totals: dict[str, list[PlanCounts]] = {}
     for row in connection.execute(select(PlanLine.table()).order_by(lines.plans, lines.number)):
@@ -136,7 +137,7 @@ def list_plan_sets(
 
 
 def find_plan_set(connection: Connection, name: str) -> PlanSetLine:
-    """Return a set by its id or a unique beginning of it. Raise UnknownPlans."""
+    """Return a set by its id or a unique beginning of its id. Raise UnknownPlans."""
     lines = [line for line in list_plan_sets(connection) if name and line.plans.startswith(name)]
     exact = [line for line in lines if line.plans == name]
     lines = exact or lines
@@ -159,7 +160,7 @@ def read_plans(connection: Connection, plans: str) -> tuple[PlanState, ...]:
 
 
 def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState:
-    """Return a plan of a set by its name or a unique beginning of it. Raise UnknownPlans."""
+    """Return a plan of a set by its name or a unique beginning of its name. Raise UnknownPlans."""
     states = read_plans(connection, line.plans)
     named = [state for state in states if state.plan.plan == name]
     named = named or [state for state in states if name and state.plan.plan.startswith(name)]
@@ -193,7 +194,7 @@ def read_plan_changes(
 
 @dataclass(frozen=True, slots=True)
 class CycleTries:
-    """Tries of a cycle by the plans of a set."""
+    """Numbers of a cycle's tries by the plans of one set."""
 
     plans: str
     writer: str | None
@@ -203,7 +204,7 @@ class CycleTries:
 
 
 def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
-    """Return the tries of a cycle by plans, set after set in log order."""
+    """Return the numbers of a cycle's tries for each set of plans, in log order of the sets."""
     sets = PlanSet.table().c
     counts: dict[str, list[int]] = {}
     for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
@@ -223,7 +224,7 @@ def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
 
 
 def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[int, int]]:
-    """Return (agent, writer of the set, None for rules) -> (tries, accepted) of all revisions."""
+    """Return (agent, writer of the set or None for rules) -> (tries, accepted) of all revisions."""
     sets = PlanSet.table().c
     counts: dict[tuple[str, str | None], tuple[int, int]] = {}
     for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
@@ -239,7 +240,8 @@ def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[in
 
 
 def count_faults(connection: Connection) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Return (agent, fault) -> rollouts of written tasks, and agent -> disagreements of a model."""
+    """Return (agent, fault) -> number of rollouts, and agent -> number with a model's
+    disagreement."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.alias, verdicts.fault, verdicts.agrees, func.count()).group_by(
         verdicts.alias, verdicts.fault, verdicts.agrees
@@ -255,7 +257,7 @@ def count_faults(connection: Connection) -> tuple[Counter[tuple[str, str]], Coun
 
 
 def count_changes(connection: Connection) -> Counter[tuple[str, bool]]:
-    """Return (agent, whether it was kept) -> revisions of plans that were tried."""
+    """Return (agent, whether kept) -> number of tried revisions of plans."""
     sets, changes = PlanSet.table().c, PlanChange.table().c
     query = (
         select(sets.alias, changes.kept, func.count())

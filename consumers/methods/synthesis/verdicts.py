@@ -14,26 +14,26 @@ from consumers.tables import Rollout, Task, TrajectoryVerdict
 from events.learning import PlanName
 
 _USER_ERROR: Final = "user_error"
-"""Ending of a rollout without a verdict, for a fault of its user."""
+"""Termination of a rollout that ended without a verdict by a fault of its user."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """The last rollouts of a task, and the failures among them."""
+    """The number of a task's last rollouts, and the failures among them."""
 
     attempts: int
     failures: tuple[str, ...]
-    """Ids of rollouts, newest first: without success, or ended by their user."""
+    """Ids of the rollouts that failed or were ended by a fault of the user, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOrigin:
-    """Source of a task of the buffer: its plan, or the failed task that it follows."""
+    """Source of a buffered task: the plan or the failed rollout from which it was written."""
 
     task: str
     plan: PlanName | None
     source: str | None
-    """Task of the failed rollout that it follows, or that rollout if its task is unknown."""
+    """Task of the failed rollout from which it was written; the rollout if that has no task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class VerdictLine:
     rollout: str
     task: str
     fault: str | None
-    """None if it was accepted."""
+    """None if the rollout was accepted."""
     rule: str
     reason: str
     opinion_by: str | None
     """Model that was asked, if any."""
     opinion: str | None
-    """Fault by its opinion; None also if it would accept the rollout."""
+    """Fault in the model's opinion; None if it accepts the rollout or was not asked."""
     opinion_reason: str | None
     agrees: bool | None
     trouble: str
@@ -74,7 +74,7 @@ class VerdictLine:
 def read_last_failures(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, FailureRecord]:
-    """Return task -> its last `window` rollouts that have a verdict or ended by their user."""
+    """Return task -> failures among its last `window` rollouts with a verdict or a user's fault."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -104,14 +104,14 @@ def read_last_failures(
 
 
 def read_tasks_with_verdict(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of an agent with an examined rollout."""
+    """Return the tasks of an agent of which a rollout has a verdict on its fault."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.task).where(verdicts.alias == alias).distinct()
     return set(connection.execute(query).scalars())
 
 
 def read_reviewed_siblings(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of an agent that were reviewed because a sibling was at fault."""
+    """Return the tasks of an agent that were reviewed because a sibling task was at fault."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.siblings).where(verdicts.alias == alias, verdicts.fault == "task")
     lists = connection.execute(query.distinct()).scalars()
@@ -119,7 +119,7 @@ def read_reviewed_siblings(connection: Connection, alias: str) -> set[str]:
 
 
 def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigin]:
-    """Return task -> its origin, of the buffer of an agent in log order."""
+    """Return task -> origin for the tasks in an agent's buffer, in log order."""
     tasks, rollouts = Task.table().c, Rollout.table().c
     query = (
         select(
@@ -145,7 +145,7 @@ def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigi
 
 
 def list_siblings(origins: Iterable[TaskOrigin], origin: TaskOrigin) -> list[str]:
-    """Return the other tasks of the same plan in any revision, or of the same source, in order."""
+    """Return the other tasks of the same plan (in any revision) or of the same source, in order."""
 
     def has_same(other: TaskOrigin) -> bool:
         mine, its = origin.plan, other.plan
