@@ -69,8 +69,7 @@ class Unread:
         self.duplicates = 0
         self.gaps = 0
         self.others: list[Record] = []
-        """Records with the sequence of their source's last accepted record, but different
-        content."""
+        """Records that differ from their source's last accepted record of the same sequence."""
 
     @property
     def positions(self) -> dict[str, SourcePosition]:
@@ -79,8 +78,7 @@ class Unread:
 
     @property
     def position_changes(self) -> dict[str, SourcePosition]:
-        """Return the changed positions: of sources with an accepted record or one that came too
-        early."""
+        """Return the positions of sources with a record that was accepted or came too early."""
         return {
             source: replace(self._reached[source], sha256=self._sha256(source))
             for source in self._touched
@@ -108,8 +106,7 @@ class Unread:
         return False
 
     def refuse(self, record: Record) -> None:
-        """Undo the acceptance of the last record, because it could not be folded and will come
-        again."""
+        """Undo the last acceptance. The record could not be folded and will come again."""
         self._reached[record.source], last = self._before
         if last is None:
             del self._last[record.source]
@@ -172,8 +169,7 @@ def check_log(log: EventLog, stream: str, partition: int, stands: FoldPosition) 
 
 
 def _read_last(log: EventLog, stream: str, partition: int, last: int) -> list[Record] | None:
-    """Return the record at an offset or the next one; [] at the log's end, None if it was
-    trimmed."""
+    """Return the record at an offset or after it, [] at the log's end; None if it was trimmed."""
     try:
         return log.read(stream, partition, last, limit=1)
     except LogTruncated:
@@ -223,8 +219,7 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
 def advance(
     connection: Connection, stream: str, partition: int, old: int, new: FoldPosition
 ) -> bool:
-    """Move a partition's offset from `old` to `new`. Return False if another process has moved
-    it."""
+    """Move the offset from `old` to `new`'s. Return False if another process has moved it."""
     values = {
         "next_offset": new.next_offset,
         "last_offset": new.last_offset,

@@ -99,8 +99,7 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
-    """Return (alias, stop of a cycle in daemon/cycle/state_machine.py) -> time of its last
-    success."""
+    """Return (alias, stop of daemon/cycle/state_machine.py) -> time of the stop's last success."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
     # Jobs that train users belong to no cycle.
     of_loop = jobs.teaches.is_distinct_from("user")

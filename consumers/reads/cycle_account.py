@@ -216,8 +216,7 @@ def _read_verdicts(
 
 
 def read_successors(connection: Connection, alias: str, base: str, folder: str) -> list[int]:
-    """Return the numbers of the cycles whose jobs continued the adapter in a folder, in log
-    order."""
+    """Return the numbers of the cycles whose jobs continued a folder's adapter, in log order."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(cycles.number, jobs.spec)

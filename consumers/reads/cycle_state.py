@@ -102,8 +102,7 @@ def read_branch(connection: Connection, job: JobRow) -> BranchState:
 
 
 def find_job_cancellations(connection: Connection) -> dict[str, str]:
-    """Return open job -> reason to cancel it: it or its cycle was cancelled, or the cycle is
-    over."""
+    """Return open job -> reason to cancel it: it or its cycle was cancelled, or that is over."""
     named = _read_cancellations(connection, JOBS_CANCEL, "job")
     reasons = {}
     for job in learning.open_jobs(connection):

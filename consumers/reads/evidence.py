@@ -1,6 +1,6 @@
-"""Typed reads of a closed round of one agent, from which a directive is written. Guarantee: rows
-are in a fixed order, so equal tables give equal answers. Deduplication is the round's own
-(diagnosis/round_counts.py)."""
+"""Typed reads of the rollouts in one agent's closed round, from which a directive is written.
+Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is as in the
+round's counts (diagnosis/round_counts.py)."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -30,14 +30,14 @@ class RoundRollout:
     task_key: str
     reward: float | None
     category: str | None
-    """None for one that passed."""
+    """None if the rollout passed."""
     pivot: str
     client: str | None = None
-    """Name of the key that sent its calls; None for an import, and without configured keys."""
+    """Name of the API key that sent its calls; None for an import or without configured keys."""
 
     @property
     def pattern(self) -> str | None:
-        """Return the pattern that it counts for, if any."""
+        """Return the pattern for which the rollout counts, if any."""
         return (
             None if self.category in (None, round_counts.OTHER) else f"{self.category}|{self.pivot}"
         )
@@ -45,7 +45,7 @@ class RoundRollout:
 
 @dataclass(frozen=True, slots=True)
 class TaskRate:
-    """Attempts and passes of one task in a round."""
+    """Number of attempts and passes on one task in a round."""
 
     task: str
     gold: tuple[Action, ...] | None
@@ -55,7 +55,7 @@ class TaskRate:
 
 @dataclass(frozen=True, slots=True)
 class PassedRollout:
-    """A rollout that passed, and the place of its event in `rollouts`."""
+    """A rollout that passed, and the partition and offset of its event in `rollouts`."""
 
     rollout: str
     task: str
@@ -93,7 +93,7 @@ def read_round_rollouts(
 
 
 def select_client(rollouts: Any) -> ScalarSelect[Any]:
-    """Select the key that sent a rollout's calls (columns with its session), the first by name."""
+    """Return a subquery of the API key that sent a rollout's calls, the first by name."""
     calls = Call.table().c
     return (
         select(func.min(calls.client))
@@ -122,8 +122,8 @@ def task_rates(
     number: int,
     kinds: Collection[str] | None = None,
 ) -> list[TaskRate]:
-    """Return the pass rate of each task of a round, only of `kinds` if given. A pass is a success
-    to which no rule objects, as in the round's own counts."""
+    """Return the attempts and passes of each task in a round, only of `kinds` if given. A pass is a
+    success that no rule labels, as in the round's own counts."""
     rollouts, tasks = Rollout.table().c, Task.table().c
     query = (
         select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)
@@ -159,7 +159,7 @@ def task_rates(
 def last_outcomes(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, tuple[int, int]]:
-    """Return task -> (attempts, passes) of its last `window` rollouts by its newest rules."""
+    """Return task -> (attempts, passes) of its last `window` rollouts under its newest rules."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -193,7 +193,7 @@ def last_outcomes(
 def read_trial_differences(
     connection: Connection, alias: str, base: str, candidate: str, incumbent: str
 ) -> dict[str, float]:
-    """Return task -> candidate's less incumbent's share of passed trials, if both played it."""
+    """Return task -> candidate's minus incumbent's pass rate, for tasks that both played."""
     rollouts = Rollout.table().c
     played = (
         rollouts.alias == alias,
@@ -216,8 +216,8 @@ def read_trial_differences(
 
 
 def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Action, ...]]:
-    """Return the gold actions of each task of an evaluation, without tasks of the buffer, which a
-    person may evaluate as well."""
+    """Return the gold actions of each task that was played in an evaluation. Tasks of the buffer
+    are left out, which a person may evaluate too."""
     tasks, rollouts = Task.table().c, Rollout.table().c
     played = select(rollouts.task).where(
         rollouts.alias == alias, rollouts.purpose == "evaluate", rollouts.task.is_not(None)
@@ -232,8 +232,8 @@ def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Actio
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:
-    """Return the last `most` live sessions that passed by the newest rules without an objection of
-    any rule of diagnosis, newest first."""
+    """Return the last `most` live sessions that passed under the newest rules and that no rule of
+    diagnosis labels, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -256,7 +256,7 @@ def passed_sessions(
 def list_dialogue_successes(
     connection: Connection, alias: str, environment: str
 ) -> list[PassedRollout]:
-    """Return an agent's recorded simulated dialogues that passed unobjected, newest first."""
+    """Return an agent's simulated rollouts that passed and have no label, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -267,7 +267,7 @@ def list_dialogue_successes(
 
 
 def list_dialogue_tasks(connection: Connection, alias: str, environment: str) -> list[str]:
-    """Return the distinct tasks of `list_dialogue_successes`."""
+    """Return the ids of the different tasks in `list_dialogue_successes`."""
     rollouts = Rollout.table().c
     query = select(rollouts.task).where(*_are_dialogue_successes(alias, environment)).distinct()
     return list(connection.execute(query).scalars())
@@ -288,7 +288,7 @@ def _are_dialogue_successes(alias: str, environment: str) -> list[ColumnElement[
 
 
 def count_session_successes(connection: Connection, alias: str, environment: str) -> int:
-    """Count the sessions of an agent with persons that passed a task of an environment."""
+    """Count an agent's real sessions that passed a task of an environment."""
     rollouts = Rollout.table().c
     query = select(func.count()).where(
         rollouts.alias == alias,
@@ -321,7 +321,7 @@ def read_error_rollouts(
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:
-    """Return rollout -> its task, for those that have one."""
+    """Return rollout -> task, for those of `rollouts` that have a task."""
     table = Rollout.table().c
     query = select(table.rollout, table.task).where(
         table.rollout.in_(rollouts), table.task.is_not(None)

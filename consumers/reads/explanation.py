@@ -1,4 +1,4 @@
-"""Explain why something is as it is, back to the rollouts that it rests on.
+"""Explain a route, adapter, job or task by its causes, back to the rollouts that led to it.
 
     route -> adapter -> job -> cycle -> pattern -> task, rollout
     route -> panel -> adapter -> ...
@@ -39,26 +39,27 @@ from events.errors import KintsugiError
 from events.learning import BRANCH, OPERATOR
 
 _NAMED: Final = 3
-"""Most names of each kind in the answer to an ambiguous beginning."""
+"""Most names of each kind in the error for an ambiguous prefix."""
 
 
 class UnknownNode(KintsugiError):
-    """Nothing has this name."""
+    """No object has this name, or several names begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A thing, and the things that it rests on."""
+    """A node of an explanation: an object, and the objects that caused it."""
 
     node: str
     kind: str
     said: str
-    """The facts about it, in one line."""
+    """The facts about the object, in one line."""
     because: "tuple[Node, ...]" = ()
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Return the node of the thing `name`, mostly also by its beginning. Raise UnknownNode."""
+    """Return the node of the object `name`. Most kinds are found by a prefix too. Raise
+    UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node
@@ -97,7 +98,7 @@ def _find(connection: Connection, name: str) -> Node | None:
 
 
 def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
-    """Return a few names with this beginning, of each kind whose names commands cut short."""
+    """Return a few names with this prefix, of each kind that commands show shortened."""
     columns = (
         Adapter.table().c.adapter,
         Job.table().c.job,
@@ -170,7 +171,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:
-    """Describe the agents that the adapter answers, and its share of their sessions."""
+    """Return a text for each agent that the adapter answers, with its share of the sessions."""
     routes = Route.table()
     return [
         f"answers {row.alias} now, {(1 - (row.holdout or 0.0)) * part['share']:.0%}"
@@ -204,7 +205,7 @@ def _gate(report: str | None) -> str:
 
 
 def describe_after_error(measured: dict[str, Any]) -> str:
-    """Describe the gate behind refused calls: pass rates, and growth in tokens."""
+    """Describe the gate's result on tasks after refused calls: pass rates, and growth in tokens."""
     growths = [
         f"{100 * growth:+.0f} % {where} a refused call"
         for where, growth in (
@@ -221,7 +222,7 @@ def describe_after_error(measured: dict[str, Any]) -> str:
 
 
 def describe_evidence(measured: dict[str, Any]) -> str:
-    """Describe the evidence of both adapters' answers, the incumbent's first."""
+    """Describe how both adapters support their answers by look-ups, the incumbent's first."""
     both = measured["incumbent"], measured["candidate"]
     shares = [own["passed_without_lookup"] / max(1, own["passed"]) for own in both]
     values = [f"{own['unseen_values']:.2g}" for own in both]
@@ -278,7 +279,7 @@ def _describe_aim(job: Row[Any]) -> str:
 def _list_added_tasks(
     connection: Connection, alias: str, pools: Sequence[dict[str, Any]]
 ) -> list[Node]:
-    """Return the tasks that an operator added for no pattern and a job draws."""
+    """Return a node for each task that a job draws and an operator added for no pattern."""
     drawn = [task for pool in pools if pool["name"] == OPERATOR for task in pool["tasks"]]
     tasks = Task.table()
     query = select(tasks).where(tasks.c.alias == alias, tasks.c.task.in_(drawn))
@@ -340,7 +341,7 @@ def _build_quota_node(
 
 
 def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | None:
-    """Return the adapter from whose weights a job went on, without its own reasons."""
+    """Return a node for the adapter whose weights a job continued, without its causes."""
     parent = None if folder is None else find_adapter_at(connection, folder)
     row = None if parent is None else _row(connection, Adapter, "adapter", parent.adapter)
     if row is None:
@@ -363,7 +364,7 @@ def _cycle(connection: Connection, name: str) -> Node | None:
 
 
 def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
-    """Return a pattern as the cycle saw it, and the tasks that it wrote for it before its job."""
+    """Return a node for a pattern in a cycle, with the tasks that it wrote before its job."""
     tasks = Task.table()
     query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
     later = _read_tasks_of_rounds(connection, cycle.cycle)
@@ -402,7 +403,7 @@ def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
 
 
 def find_pattern(connection: Connection, name: str) -> Node | None:
-    """Return the node of a pattern for the agent with its highest priority, if any."""
+    """Return the node of a pattern, for the agent in which it has the highest priority."""
     patterns = Pattern.table()
     row = connection.execute(
         select(patterns)
@@ -506,7 +507,7 @@ def find_rollout(connection: Connection, name: str) -> Node | None:
 def _row(
     connection: Connection, table: type[ProjectionTable], key: str, value: str
 ) -> Row[Any] | None:
-    """Return the one row, or the first of several agents."""
+    """Return the row with this value, the first one if several agents have it."""
     sql_table = table.table()
     query = (
         select(sql_table).where(sql_table.c[key] == value).order_by(*sql_table.primary_key.columns)

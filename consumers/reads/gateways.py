@@ -21,17 +21,17 @@ from events.canonical import exact_json
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A gateway's report."""
+    """A gateway's report on its applied routes and its use of adapters."""
 
     gateway: str
-    """Id of the process: a restart is another gateway."""
+    """Id of the process; after a restart it is another gateway."""
     host: str
     position: int
     """Position in `learning` of the route table that the gateway applied."""
     in_flight: Mapping[str, int]
     """Adapter -> calls in flight."""
     open_sessions: Mapping[str, int]
-    """Adapter -> sessions that would stay with it."""
+    """Adapter -> open sessions that would stay with it."""
 
     def uses(self, adapter: str) -> bool:
         """Return whether a call or an open session holds the adapter."""
@@ -45,14 +45,14 @@ class GatewayState:
     report: Report
     age_seconds: float
     running_seconds: float
-    """Since its first report."""
+    """Seconds since its first report."""
 
 
 _GATEWAYS = METADATA.tables["gateways"]
 
 
 def report(connection: Connection, status: Report) -> None:
-    """Write the row of one gateway, within `database.write_transaction`."""
+    """Store a gateway's report, within `database.write_transaction`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     row = {
@@ -75,7 +75,7 @@ def leave(connection: Connection, gateway: str) -> None:
 
 
 def silent(connection: Connection, for_seconds: float) -> list[str]:
-    """Return the gateways without a report for so long, by id."""
+    """Return the ids of the gateways without a report for `for_seconds`."""
     since = _GATEWAYS.c.seen < clock(connection) - for_seconds
     query = select(_GATEWAYS.c.gateway).where(since).order_by(_GATEWAYS.c.gateway)
     return list(connection.execute(query).scalars())
@@ -87,7 +87,7 @@ def forget(connection: Connection, for_seconds: float) -> None:
 
 
 def read_live_gateways(connection: Connection, within_seconds: float) -> list[GatewayState]:
-    """Return the live gateways, which reported within so many seconds, by id."""
+    """Return the gateways that reported in the last `within_seconds`, by id."""
     now = clock(connection)
     live = _GATEWAYS.c.seen >= now - within_seconds
     return [

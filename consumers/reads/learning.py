@@ -43,7 +43,7 @@ from events.position import Position
 from events.rollouts import Task as TaskData
 
 _NUMBER_DIGITS: Final = 6
-"""Most digits of a cycle's number; a longer text is the beginning of an id."""
+"""Most digits of a cycle's number; a longer text counts as the prefix of an id."""
 _AT_ONCE: Final = 100
 
 
@@ -96,7 +96,7 @@ class CycleRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A training run, wanted or over, as in tables.py."""
+    """A training run that was requested or is over, as in tables.py."""
 
     job: str
     cycle: str | None
@@ -104,7 +104,7 @@ class JobRow:
     base: str
     capability: str | None
     branch: str | None
-    """Name of its branch; None if it trains for a whole cycle."""
+    """Branch for which it trains; None if it trains for its whole cycle."""
     teaches: str | None
     spec: JobSpec
     minutes: float
@@ -158,23 +158,23 @@ class BufferTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """A task that was written for an agent, or added, and whether jobs draw it."""
+    """A task that was written or added for an agent, and whether jobs draw it."""
 
     alias: str
     task: str
     environment: str | None
     capability: str | None
     base: str | None
-    """None, as are environment, capability and source, for a task rejected before the buffer."""
+    """None for a task that was rejected before it was stored; so are its other facts."""
     source: str | None
-    """`cycle`, or `operator` for one from outside a cycle."""
+    """`cycle`, or `operator` for a task that was added without a cycle."""
     cycle: str | None
     state: str
     """`active`, `retired` or `rejected`."""
     reason: str
-    """Why it is not active."""
+    """Why the task is not active; empty if it is."""
     patterns: tuple[str, ...]
-    """Failure patterns that it was written for, or that failures on it show."""
+    """Failure patterns for which it was written or that failures on it show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class RejectionRow:
 
 
 _COLUMNS: Final = {"version": VERSION, "branch": BRANCH}
-"""Field -> its column, if the names differ."""
+"""Field of a row -> column of the table, if their names differ."""
 
 
 def list_fields(row: CycleRow | JobRow) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
 
 
 def open_cycles(connection: Connection) -> list[CycleRow]:
-    """Return the open cycles, at most one of an agent, by agent."""
+    """Return the open cycles, at most one for each agent, ordered by agent."""
     table = Cycle.table()
     query = select(table).where(table.c.outcome.is_(None)).order_by(table.c.alias)
     return [_parse_cycle(row) for row in connection.execute(query)]
@@ -267,7 +267,8 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
 
 
 def find_version_cycle(connection: Connection, version: str) -> str | None:
-    """Return the id of the cycle that composed a version with members; None if a person did."""
+    """Return the id of the cycle that composed a version with members; None if a person composed
+    it."""
     cycles = Cycle.table().c
     query = select(cycles.cycle).where(cycles[VERSION] == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
@@ -282,7 +283,7 @@ def job(connection: Connection, name: str) -> JobRow | None:
 
 
 def find_job(connection: Connection, name: str) -> JobRow:
-    """Return a job by its id or a unique beginning of it. Raise UnknownId."""
+    """Return a job by its id or a unique prefix of its id. Raise UnknownId."""
     row = job(connection, _whole(connection, Job, "job", name))
     if row is None:
         raise UnknownId(f"there is no job {name!r}; see kintsugi jobs ls")
@@ -329,7 +330,7 @@ def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
 
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
-    """Return an agent's newest cycle on a base, except `but`, that wrote tasks, even in vain."""
+    """Return an agent's newest cycle on a base, except `but`, that tried to write tasks."""
     table = Cycle.table()
     query = select(table.c.cycle).where(
         table.c.alias == alias,
@@ -343,8 +344,8 @@ def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str |
 
 
 def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferTask]:
-    """Return an agent's written tasks in log order, of one base or all, fetched within the
-    transaction: a task takes about 10 KiB, and every cycle adds some."""
+    """Return an iterator of an agent's written tasks in log order, of one base or all. Use it
+    within the transaction, as it fetches rows in pages (a task takes about 10 KiB)."""
     table = Task.table()
     query = select(table).where(table.c.alias == alias, table.c.origin == PROPOSED)
     if base is not None:
@@ -354,7 +355,7 @@ def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Ite
 
 
 def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
-    """Return task -> pattern that it was written for, of the buffer in log order."""
+    """Return task -> pattern for which it was written, for an agent's buffer in log order."""
     table = Task.table().c
     query = select(table.task, table.pattern).where(table.alias == alias, table.origin == PROPOSED)
     rows = connection.execute(query.order_by(table.offset, table.task))
@@ -366,7 +367,7 @@ def read_repair_tasks(connection: Connection, alias: str) -> set[str]:
     table = Task.table().c
     query = select(table.task).where(
         table.alias == alias,
-        # Each of them has a body, and few tasks have one.
+        # # Every task of this mode has a body, and few tasks have one.
         table.task.in_(select(TaskBody.table().c.task)),
         table.mode == "repair",
     )
@@ -381,7 +382,8 @@ def read_task_body(connection: Connection, task: str) -> str | None:
 
 
 def read_sealed_tasks(connection: Connection, alias: str) -> dict[str, str]:
-    """Return task -> id of the key that its body is sealed with, of the buffer of an agent."""
+    """Return task -> id of the key that seals its body, for the sealed tasks in an agent's
+    buffer."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = (
         select(bodies.task, bodies.keyid)
@@ -392,7 +394,7 @@ def read_sealed_tasks(connection: Connection, alias: str) -> dict[str, str]:
 
 
 def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
-    """Return task -> its state, of the tasks that new jobs of an agent do not draw."""
+    """Return task -> state, for an agent's tasks that new jobs do not draw."""
     states = TaskState.table().c
     query = select(states.task, states.state).where(states.alias == alias, states.state != ACTIVE)
     return {row.task: row.state for row in connection.execute(query)}
@@ -437,7 +439,7 @@ def list_task_lines(
 
 
 def find_traffic_task(connection: Connection, task: str, alias: str | None) -> list[TaskLine]:
-    """Return a task of the traffic by its whole id, for one agent or each that has it."""
+    """Return the line of a task in traffic by its whole id, for one agent or each that has it."""
     tasks = Task.table().c
     query = select(tasks.alias, tasks.task, tasks.environment, tasks.capability).where(
         tasks.task == task, tasks.origin != PROPOSED
@@ -454,7 +456,7 @@ def find_traffic_task(connection: Connection, task: str, alias: str | None) -> l
 def _read_tags(
     connection: Connection, alias: str | None, beginning: str
 ) -> dict[tuple[str, str], list[str]]:
-    """Return (agent, task) -> patterns that buffers' tasks are tagged with, by name."""
+    """Return (agent, task) -> patterns with which a buffered task is tagged, by name."""
     tags, tasks = TaskPattern.table().c, Task.table().c
     query = (
         select(tags.alias, tags.task_key, tags.pattern)
@@ -501,7 +503,7 @@ def _whole(connection: Connection, table: type[ProjectionTable], key: str, begin
 
 
 def _find_numbered(connection: Connection, name: str) -> str | None:
-    """Return the cycle with this number, if any. Raise UnknownId if several agents have one."""
+    """Return the id of the cycle with this number, if any. Raise UnknownId if there are several."""
     if not (name.isascii() and name.isdecimal() and len(name) <= _NUMBER_DIGITS):
         return None
     table = Cycle.table().c

@@ -1,4 +1,5 @@
-"""Wire the reads with the methods. Methods need the reads, so these import this module on use."""
+"""Connect the reads with the methods. Methods import reads, so reads import this module only in
+functions."""
 
 from consumers.methods.lessons.reads import describe_content, describe_pools
 from consumers.methods.skills.old_members import describe_retraining

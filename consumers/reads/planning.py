@@ -1,5 +1,5 @@
 """Small reads for planning a cycle and counting its cost, within one `database.read_transaction`.
-Each reads a few rows from an index, so a status may ask them every second."""
+Each reads a few rows from an index, so a status command may call them every second."""
 
 import json
 from collections.abc import Collection
@@ -19,16 +19,16 @@ from events.jobs import KnownPattern
 from events.rollouts import Purpose
 
 HEAVIEST: Final = 5
-"""Patterns of an agent in a status."""
+"""Most patterns of an agent that a status shows."""
 MOST_UNUSABLE: Final = 20
-"""Pairs of key and environment in a status."""
+"""Most pairs of API key and environment that a status shows."""
 LAST: Final = 5
-"""Cycles whose duration is in a status."""
+"""Number of last cycles whose duration a status uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternWeight:
-    """A pattern that tasks are written for, as of the last round."""
+    """An unresolved pattern after the last round."""
 
     pattern: str
     priority: float
@@ -37,14 +37,14 @@ class PatternWeight:
 
 @dataclass(frozen=True, slots=True)
 class UnusableFailures:
-    """Failures of one key on tasks that the agent's environment does not write."""
+    """Failures of one API key on tasks that the agent's environment cannot write."""
 
     client: str | None
-    """Name of the key; None for imports, and without configured keys."""
+    """Name of the API key; None for imports or without configured keys."""
     environment: str | None
     """Environment of their tasks; None if unknown."""
     failures: int
-    """Number after deduplication."""
+    """Number of failures after deduplication."""
 
     def describe(self) -> str:
         """Return the count in words."""
@@ -56,7 +56,8 @@ class UnusableFailures:
 def list_open_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return unresolved patterns, highest priority first; if given, with an example on `kinds`."""
+    """Return unresolved patterns, highest priority first; only with an example on `kinds` if
+    given."""
     table = Pattern.table().c
     query = (
         select(table.pattern, table.priority, table.status, table.examples)
@@ -79,8 +80,8 @@ def list_open_patterns(
 def list_unusable_failures(
     connection: Connection, alias: str, base: str, kinds: Collection[str]
 ) -> list[UnusableFailures]:
-    """Count an agent's failures on tasks of no such kind, by key and environment, since the round
-    of its last cycle. Return at most `MOST_UNUSABLE` counts, the largest first."""
+    """Count an agent's failures on tasks outside `kinds`, by API key and environment, since the
+    round of its last cycle. Return at most `MOST_UNUSABLE` counts, the largest first."""
     table, cycles = Rollout.table().c, Cycle.table().c
     rounds = select(func.max(cycles.round)).where(cycles.alias == alias, cycles.base == base)
     last: int | None = connection.execute(rounds).scalar()
@@ -90,7 +91,7 @@ def list_unusable_failures(
         table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES),
         table.category.is_not(None), is_current(connection, table), not_(has_kind(table, kinds)),
     )  # fmt: skip
-    # Separate, because with OR a database reads every failure of the agent.
+    # Two queries, because with OR a database would read every failure of the agent.
     since = table.round >= (-1 if last is None else last)
     different = union(failed.where(table.round.is_(None)), failed.where(since)).subquery().c
     count = func.count().label("n")
@@ -106,7 +107,7 @@ def list_unusable_failures(
 def heaviest_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return the first `HEAVIEST` open patterns."""
+    """Return the `HEAVIEST` unresolved patterns with the highest priorities."""
     return list_open_patterns(connection, alias, base, kinds)[:HEAVIEST]
 
 

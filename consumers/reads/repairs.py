@@ -14,7 +14,7 @@ from consumers.rows import make_row
 from consumers.tables import SKIPPED, Repair, Rollout
 
 REPAIR_RULES: Final = "1"
-"""Version of the search and its reading (daemon/repair); a new one searches rollouts again."""
+"""Version of the repair search (daemon/repair). With a new version, rollouts are searched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RepairRow:
 
 @dataclass(frozen=True, slots=True)
 class RepairCounts:
-    """Failed rollouts of the agents' own traffic, by the result of their search."""
+    """Numbers of failed rollouts in agents' own traffic, by the result of their repair search."""
 
     repaired: int = 0
     state_right: int = 0
@@ -50,18 +50,18 @@ class RepairCandidate:
     rollout: str
     environment: str
     reason: str | None
-    """Why it was skipped before, if it was."""
+    """Why an earlier search skipped it, if one did."""
 
 
 def read_repair(connection: Connection, rollout: str) -> RepairRow | None:
-    """Return the result of a rollout's search; None without one."""
+    """Return the result of a rollout's repair search; None without one."""
     repairs = Repair.table()
     row = connection.execute(select(repairs).where(repairs.c.rollout == rollout)).first()
     return None if row is None else make_row(RepairRow, row, edits=json.loads(row.edits))
 
 
 def filter_searched(connection: Connection, rules: str, rollouts: Sequence[str]) -> set[str]:
-    """Return those of `rollouts` that have a result of this version of the rules."""
+    """Return those of `rollouts` that have a search result of this version of the rules."""
     repairs = Repair.table().c
     query = select(repairs.rollout).where(repairs.rules == rules, repairs.rollout.in_(rollouts))
     return set(connection.execute(query).scalars())
@@ -77,9 +77,9 @@ def read_repair_candidates(
     uncounted: bool = False,
     with_skipped: bool = False,
 ) -> list[RepairCandidate]:
-    """Return failed rollouts without a result of these rules: uncounted by a round first, newest
-    first. `without` are rollouts and `away` environments to leave out; `uncounted` leaves out those
-    that a round has counted, `with_skipped` adds those that could not be replayed."""
+    """Return failed rollouts without a search result of these rules: first those that no round has
+    counted, and of those the newest first. `without` names rollouts and `away` environments to
+    leave out. `uncounted` leaves out rollouts of a round; `with_skipped` adds skipped ones."""
     rollouts, repairs = Rollout.table().c, Repair.table().c
     unsearched: ColumnElement[bool] = repairs.rollout.is_(None) | (repairs.rules != rules)
     if with_skipped:
@@ -99,7 +99,8 @@ def read_repair_candidates(
 
 
 def count_repairs(connection: Connection, rules: str) -> RepairCounts:
-    """Count failed rollouts by the result of their search; other rules count as waiting."""
+    """Count failed rollouts by the result of their search. Results of other rules count as
+    waiting."""
     repairs = Repair.table().c
     is_current = func.coalesce(repairs.rules, "") == rules
     rows = connection.execute(

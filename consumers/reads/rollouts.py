@@ -52,7 +52,7 @@ class RolloutLine:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """All folded facts of a rollout, and the place of its event."""
+    """All folded facts of a rollout, and the partition and offset of its event."""
 
     line: RolloutLine
     alias: str
@@ -67,11 +67,11 @@ class RolloutRow:
     offset: int
     gold_actions: list[dict[str, Any]] | None
     rule_category: str | None = None
-    """Primary category by the rules; `line.category` is that of a proven repair."""
+    """Primary category by the rules; a proven repair may change `line.category`."""
     rule_pivot: str | None = None
     repair: RepairRow | None = None
     has_older_rules: bool = False
-    """Whether newer rules judge its kind of task, so that its verdict no longer counts."""
+    """Whether its verdict no longer counts, because newer rules judge its kind of task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,16 @@ class PatternLine:
     pivot: str
     failures: int
     attempts: int
-    """Judged rollouts of the round around its failures."""
+    """Judged rollouts of the round that are similar to its failures."""
     passes: int
     pass_rate: float
-    """Pass rate that a random failure of it meets around it; docs/patterns.md."""
+    """Smoothed pass rate of the rollouts similar to its failures; docs/patterns.md."""
     priority: float
     status: str
     examples: list[str]
     round: int
     trend: list[float]
-    """Priority of its last rounds, oldest first."""
+    """Its priority after each of the last rounds, oldest first."""
     operator: Override | None = None
     reason: str | None = None
     """Why a person pinned or muted it."""
@@ -126,11 +126,11 @@ class DeadLetterLine:
     reason: str
     source: str
     sequence: int
-    """With the source it identifies the event; the offset of a broker may change."""
+    """Source and sequence identify the event; a broker's offset may change."""
     dropped: str | None
     """Reason that a person gave for dropping it; None if it was not dropped."""
     rollout: str | None = None
-    """The live rollout that is missing for it, if any."""
+    """Id of the live rollout that is missing because of it, if any."""
 
 
 DROP: Final = "dlq drop"
@@ -232,12 +232,12 @@ class RolloutConduct:
     categories: list[str]
     tool_calls: int
     tool_errors: int
-    """Calls of the agent's own that a tool answered with an error."""
+    """Number of the agent's own calls that a tool answered with an error."""
     malformed_calls: int
 
 
 def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutConduct]:
-    """Return the conduct in those of `ids` that have been folded, in no fixed order."""
+    """Return the agent's behaviour in those of `ids` that have been folded, in no fixed order."""
     rollouts = Rollout.table().c
     columns = select(
         rollouts.rollout, rollouts.task, rollouts.categories, rollouts.tool_calls,
@@ -251,7 +251,7 @@ def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutCond
 
 
 def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:
-    """Return failure patterns, highest priority first; of equal ones a pinned one."""
+    """Return failure patterns, highest priority first; of equal ones, pinned ones first."""
     patterns = Pattern.table().c
     pinned = case((patterns.operator == "pinned", 0), else_=1)
     query = select(Pattern.table()).order_by(
@@ -274,7 +274,7 @@ def pattern_lines(connection: Connection, alias: str | None = None) -> list[Patt
 
 
 def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
-    """Return the last priorities of each pattern since its patterns began."""
+    """Return the last `TREND_ROUNDS` priorities of each pattern since its first round."""
     history, patterns = PatternRound.table().c, Pattern.table().c
     own = and_(*(history[name] == patterns[name] for name in ("alias", "base", "pattern")))
     place = func.row_number().over(
@@ -312,14 +312,14 @@ def last_position(connection: Connection) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A change of the rules of an environment's verdicts, after which patterns began anew."""
+    """A new version of an environment's grading rules, after which patterns began anew."""
 
     alias: str
     base: str
     round: int
     environment: str
     before: int
-    """The version of the verdicts that the patterns counted until then."""
+    """The version whose verdicts the patterns counted before."""
     after: int
     kinds: tuple[str, ...]
     """The kinds of task whose rules changed, by id."""
@@ -334,7 +334,7 @@ class RuleChange:
 
 
 def read_rule_changes(connection: Connection) -> list[RuleChange]:
-    """Return the changes of the last such round of every agent on each of its bases."""
+    """Return, for every agent and base, the rule changes of the last round that had any."""
     kinds = RuleVersion.table().c
     last = (
         select(kinds.alias, kinds.base, func.max(kinds.changed).label("changed"))
@@ -362,7 +362,7 @@ def read_rule_changes(connection: Connection) -> list[RuleChange]:
 
 @dataclass(frozen=True, slots=True)
 class OlderVerdicts:
-    """Verdicts of an agent's traffic in the last round that were given under older rules."""
+    """Number of an agent's verdicts in the last round that were given under older rules."""
 
     alias: str
     base: str
@@ -395,7 +395,7 @@ def count_older_verdicts(connection: Connection) -> list[OlderVerdicts]:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Rollouts that the next round would count, and rollouts without a verdict."""
+    """Numbers of rollouts that wait for a round or for a verdict, and of all rollouts."""
 
     undiagnosed: int
     unjudged: int
@@ -403,7 +403,7 @@ class Backlog:
 
 
 def count_backlog(connection: Connection) -> Backlog:
-    """Count an agents' rollouts without a round, those without a verdict, and all."""
+    """Count agents' rollouts without a round, those without a verdict, and all rollouts."""
     rollouts = Rollout.table().c
     own = of_agents(rollouts)
     row = connection.execute(
@@ -453,8 +453,8 @@ def dead_letter_counts(connection: Connection) -> dict[str, int]:
 
 
 def _is_obsolete() -> ColumnElement[bool]:
-    """Return the condition for letters of a session that is a rollout by now or has another letter:
-    two workers that fail at once record a letter each."""
+    """Return the SQL condition that a dead letter of a session is obsolete: the session became a
+    rollout later, or has an earlier letter, as two workers may record one each."""
     letters, rollouts = DeadLetter.table().c, Rollout.table().c
     other = DeadLetter.table().alias("other")
     first = tuple_(other.c.event_source, other.c.sequence) < tuple_(
@@ -469,7 +469,7 @@ def _is_obsolete() -> ColumnElement[bool]:
 
 
 def _read_drops(connection: Connection) -> dict[tuple[str, str, int], str]:
-    """Return (stream, source, sequence) -> why a person dropped that letter last."""
+    """Return (stream, source, sequence) -> last reason for which a person dropped that letter."""
     actions = OperatorAction.table().c
     query = select(actions.arguments, actions.reason).where(actions.action == DROP)
     reasons: dict[tuple[str, str, int], str] = {}

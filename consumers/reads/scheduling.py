@@ -1,6 +1,6 @@
 """Numbers for the scheduler: reasons why a cycle of an agent is due, or must wait. Call it within
-`database.read_transaction`. It runs in every tick, so it reads unread rollouts from indexes and
-nothing of the rest."""
+`database.read_transaction`. It runs in every tick, so it reads only rollouts that no cycle has
+read, from indexes."""
 
 import json
 from collections.abc import Collection
@@ -40,23 +40,23 @@ class Scheduling:
     is_open: bool
     """Whether a cycle of the agent is open, on any base."""
     rollouts: int
-    """The agent's own rollouts that none of its cycles has read, as for the next two, without those
-    on tasks that its environment does not write."""
+    """The agent's own rollouts that none of its cycles has read; `judged` and `failed` are parts of
+    them. Tasks that its environment cannot write do not count."""
     judged: int
     failed: int
-    """Deduplicated failures that a round would count, on tasks that can be followed."""
+    """Deduplicated failures that a round would count, on tasks that can be written again."""
     priority: float
-    """Sum over the unresolved patterns with such a failure, from the last round."""
+    """Sum of the priorities of unresolved patterns with such failures, from the last round."""
     first_seen: datetime | None
-    """Time of its oldest rollout; None without one."""
+    """Time of the agent's oldest rollout; None without one."""
     last_started: datetime | None
     last_ended: datetime | None
     fruitless: int
-    """Cycles since the last promoted one, without those that a person cancelled."""
+    """Number of cycles since the last promoted one; cancelled ones do not count."""
     job_seconds: float
-    """Seconds of all agents' jobs that ended on the day."""
+    """Total seconds of all agents' jobs that ended today (UTC)."""
     asked: str | None = None
-    """Event by which a person asked for a cycle, if none has started since."""
+    """Id of the event by which a person asked for a cycle, if none has started since."""
 
 
 def scheduling(
@@ -94,9 +94,8 @@ def unread_since(
     decided: int,
     kinds: Collection[str] | None = None,
 ) -> Scheduling:
-    """Return the counts of `scheduling` if the last cycle had read up to `read` and begun at the
-    offset `decided` of `learning` (-1: none). Facts about cycles are those of an agent without
-    any."""
+    """Return `scheduling` as if the last cycle had read up to `read` and begun at the offset
+    `decided` of `learning` (-1: none). Facts about cycles are as for an agent without cycles."""
     return Scheduling(
         alias=alias,
         base=base,
@@ -138,7 +137,7 @@ def _within(read: Position) -> ColumnElement[bool]:
 def job_seconds(connection: Connection, now: datetime) -> float:
     """Return the total seconds of the jobs that ended on the day (UTC) of `now`."""
     table, day = Job.table().c, now.astimezone(UTC).date()
-    # Days are prefixes of the times, so texts compare as the times do.
+    # Times begin with their day, so they may be compared as texts.
     query = select(table.seconds).where(
         table.ended >= f"{day}", table.ended < f"{day + timedelta(days=1)}"
     )
@@ -158,11 +157,11 @@ def _parse_moment(text: str | None) -> datetime | None:
 def _unread(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None
 ) -> dict[str, int]:
-    """Count the agent's own rollouts after the last round that a cycle of it has read."""
+    """Count the agent's own rollouts since the last round that one of its cycles has read."""
     table, done = Rollout.table().c, Cycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
-    # Separate, because with OR a database reads every rollout of the agent.
+    # Two queries, because with OR a database would read every rollout of the agent.
     since = table.round > (-1 if last is None else last)
     return _count_rollouts(connection, alias, base, kinds, table.round.is_(None), since)
 
@@ -174,8 +173,9 @@ def _count_rollouts(
     kinds: Collection[str] | None,
     *conditions: ColumnElement[bool],
 ) -> dict[str, int]:
-    """Count own rollouts for which one of these disjoint conditions holds, on tasks of these
-    `kinds`. A rollout without a task counts, but not its failure, since no task can follow it."""
+    """Count an agent's own rollouts that meet one of these disjoint conditions, on tasks of
+    `kinds`. A rollout without a task counts, but its failure does not, because no task can be
+    written for it."""
     table = Rollout.table().c
     usable = is_usable(table, kinds)
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))

@@ -58,8 +58,7 @@ class OldMember:
     sessions: int
     """Number of live rollouts that the adapter or its parents answered."""
     won: float
-    """Estimated number of these that would fail without them: each adapter's sum of gains so far
-    times its sessions."""
+    """Estimated number of these that would have failed without the adapter and its parents."""
 
     def describe(self, base: str) -> str:
         """Return a sentence that says why a job on `base` retrains this member's skill."""
@@ -112,8 +111,7 @@ def list_skill_attempts(
 
 
 def _misses_base(connection: Connection, row: Any) -> bool:
-    """Return whether a job's cycle was cancelled without a panel, but not by a person: its base was
-    gone."""
+    """Return whether a job's cycle was cancelled because its base was gone, not by a person."""
     if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
         return False
     return find_cycle_cancellation(connection, row.cycle) is None

@@ -36,8 +36,7 @@ def list_panels(connection: Connection, alias: str | None = None) -> list[Adapte
 
 
 def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRow, CycleRow]]:
-    """Return (panel, cycle) of an agent's panels that are only produced, though their cycle is
-    over."""
+    """Return (panel, cycle) of an agent's panels that are still unused after their cycle ended."""
     adapters, cycles = Adapter.table().c, Cycle.table().c
     query = (
         select(adapters.adapter, cycles.cycle)

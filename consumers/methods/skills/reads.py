@@ -155,8 +155,7 @@ def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
 def read_skills(
     connection: Connection, alias: str | None = None, state: SkillState | None = None
 ) -> list[SkillLine]:
-    """Return the skills of an agent (or all) in a state (or any), by agent, largest contrast
-    first."""
+    """Return skills of one agent or all, in one state or any; by agent, largest contrast first."""
     table = Skill.table()
     query = select(table)
     if alias is not None:

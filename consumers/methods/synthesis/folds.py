@@ -107,8 +107,7 @@ def _revise(folding: FoldInput, data: PlansRevised, revision: PlanRevision, batc
 
 
 def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
-    """Count a try for a plan at its present revision. The caller checks that it is no
-    repetition."""
+    """Count a try for a plan's present revision. The caller excludes repeated events."""
     row = None if plan is None else _find_plan(batch, plan)
     if plan is None or row is None or row["revision"] != plan.revision:
         return

@@ -30,8 +30,7 @@ class PlanCounts:
     tries: int = 0
     accepted: int = 0
     task: int = 0
-    """Rollouts that failed by the task's fault. `user` and `trajectory` count the user's and the
-    agent's faults."""
+    """Rollouts that failed by the task's fault; next, by the user's and by the agent's fault."""
     user: int = 0
     trajectory: int = 0
     disagreements: int = 0
@@ -240,8 +239,7 @@ def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[in
 
 
 def count_faults(connection: Connection) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Return (agent, fault) -> number of rollouts, and agent -> number with a model's
-    disagreement."""
+    """Return (agent, fault) -> rollouts, and agent -> rollouts on which a model disagreed."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.alias, verdicts.fault, verdicts.agrees, func.count()).group_by(
         verdicts.alias, verdicts.fault, verdicts.agrees

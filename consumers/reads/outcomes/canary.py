@@ -1,14 +1,12 @@
-"""Outcomes of the sessions of a canary and of its incumbent, as the live guard reads them.
+"""Outcomes of the sessions of a canary and of its incumbent, for the live guard. The sessions are
+of the agent's own traffic, began after the canary, and had one policy from the first call to the
+last, assigned by the route's shares (`drawn`, then `kept`). Sessions whose policy a client named,
+or that replaced an absent one, are a biased sample and left out. So is a session in which the base
+stood in for a panel's member that no engine had, and a session that was drawn twice by different
+shares. If the router was in doubt, the panel itself answered, and the session counts.
 
-The sessions are of the agent's own traffic, began since the canary did, and had one policy from the
-first call to the last, assigned by the shares (`drawn`, then `kept`). A policy that a client asked
-for by name, or that replaced an absent one, has a biased sample. A session is left out if the base
-stood in for a panel's member that no engine had; if the router was in doubt, the panel itself
-answered. The drawn call names the shares in force; a session that was drawn twice by different
-shares is left out.
-
-A session has one verdict, the first: a grader's or that of feedback whose sender may judge. Of each
-kind of task only verdicts under the newest rules count (`follows_rules`). Sessions are ordered by
+Only the first verdict of a session counts: a grader's, or feedback whose sender may judge. For each
+kind of task, only verdicts under the newest rules count (`follows_rules`). Sessions are ordered by
 the verdicts' times, then by name, since partitions promise no order between sessions; a late
 verdict is inserted at its place.
 """
@@ -33,27 +31,27 @@ MOST_AMONG: Final = 5_000
 """Most sessions that one read may name: databases limit the values of a statement."""
 
 _BY_SHARES: Final = ("drawn", "kept")
-"""Routing decisions that were drawn by the shares."""
+"""Values of `routed` for calls whose policy the route's shares decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionVerdict:
-    """A session and its verdict."""
+    """A judged session of one policy."""
 
     session: str
     adapter: str | None
     """Adapter that answered all of its calls; None for the base."""
     slice: str
-    """The capability of the task that it was graded on, or `EVERY`."""
+    """Capability of the session's task; `EVERY` if unknown."""
     success: bool
     time: str | None
     began: str
     shares: str
-    """JSON: policy -> share of the route that drew it."""
+    """JSON: policy -> its share of the route when the session was drawn."""
     kind: str | None = None
-    """Kind of task within which rules are compared; None for a session without a task."""
+    """Kind of task within which versions of rules are compared; None for feedback."""
     rules: int | None = None
-    """Version of our rules behind the verdict; None for another judge."""
+    """Version of our grading rules that judged; None for another judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class OpenSession:
 
 
 def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
-    """Return the probability of the canary rather than the incumbent, by the shares' JSON; None if
-    one of them had no share."""
+    """Return the canary's share of the sessions of canary and incumbent together, by the shares'
+    JSON. Return None if one of them had no share."""
     parts = json.loads(shares)
     if canary not in parts or incumbent not in parts:
         return None
@@ -84,7 +82,8 @@ def in_order(judged: SessionVerdict) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Counts that need no judge, over the ended sessions of one policy by the same shares."""
+    """Numbers of ended sessions of one policy under the same shares, without any judge's
+    verdict."""
 
     adapter: str | None
     shares: str
@@ -117,7 +116,7 @@ def read_session_verdicts(
 
 
 def find_newest_rules(verdicts: Iterable[Any]) -> dict[str, int]:
-    """Return kind of task -> the newest rules of these verdicts (with `kind` and `rules`)."""
+    """Return kind of task -> newest version of rules among these verdicts."""
     newest: dict[str, int] = {}
     for verdict in verdicts:
         if verdict.rules is not None:
@@ -126,7 +125,7 @@ def find_newest_rules(verdicts: Iterable[Any]) -> dict[str, int]:
 
 
 def follows_rules(verdict: Any, newest: Mapping[str, int]) -> bool:
-    """Return whether a verdict counts, with `newest` as the newest rules of each kind."""
+    """Return whether a verdict counts; `newest` has the newest rules of each kind of task."""
     return verdict.rules is None or verdict.rules >= newest[verdict.kind]
 
 
@@ -134,8 +133,7 @@ def read_live_verdicts(
     connection: Connection, alias: str, base: str, since: str
 ) -> dict[str | None, list[bool]]:
     """Return policy (None for the base) -> verdicts of the sessions since `since` that it alone
-    answered by its share of the route. Routes with a single policy count: these figures compare
-    none."""
+    answered by its share of the route. Sessions under a route with a single policy count too."""
     sessions = _sessions(alias, base, since, compared=False)
     verdicts: dict[str | None, list[bool]] = {}
     for row in read_first_verdicts(connection, sessions):
@@ -180,8 +178,8 @@ def latest_call(connection: Connection, alias: str) -> str | None:
 
 
 def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
-    """Return the sessions with a call or verdict after `after` and not after `until`; only for
-    these does `read_session_verdicts` differ between the positions."""
+    """Return the sessions with a call or verdict after `after` and up to `until`. For other
+    sessions, `read_session_verdicts` gives the same at both positions."""
     return {
         session
         for stream, partition, source, sequence in entries(until)
@@ -193,11 +191,12 @@ def find_session_changes(connection: Connection, after: Position, until: Positio
 
 
 def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
-    """Count the sessions per policy and shares that began since `since` and became rollouts."""
+    """Count the ended sessions since `since`, and those with errors or loops, by policy and
+    shares."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:
-        # Errors come in bunches; chance assigned sessions one by one.
+        # Count sessions, not errors: chance assigns sessions, and a session may have many errors.
         return func.count(case((count > 0, rollouts.session)).distinct())
 
     rows = connection.execute(
@@ -251,8 +250,8 @@ def _sessions(
     *,
     compared: bool = True,
 ) -> Subquery:
-    """Select (session, policy, began, shares) of the sessions since `since` that the same shares
-    gave to one policy; unless `compared`, also those of a route with a single policy."""
+    """Return a subquery of (session, policy, began, shares): sessions since `since` that the same
+    shares gave to one policy. Without `compared`, include routes with a single policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (
@@ -267,7 +266,7 @@ def _sessions(
     shares = func.min(calls.shares)
     of_alias = calls.alias == alias
     if among is not None:
-        # Written so that no index of aliases fits: SQLite would read a whole one for a few.
+        # The COALESCE keeps SQLite from reading a whole index of aliases for a few sessions.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
     by_chance = (func.max(no_choice) == 0, shares == func.max(calls.shares)) if compared else ()
     return (
@@ -287,8 +286,8 @@ def _sessions(
 
 
 def read_first_verdicts(connection: Connection, sessions: Subquery) -> list[Any]:
-    """Return the subquery's sessions with a verdict under the newest rules of its kind, in the
-    verdicts' order: its columns (with `session`) and the verdict's `success` and `time`."""
+    """Return the sessions of a subquery that have a verdict under the newest rules, in the
+    verdicts' order. A row has the subquery's columns and the verdict's `success` and `time`."""
     return split_by_rules(connection, sessions)[0]
 
 
@@ -346,7 +345,7 @@ def _last_sequence(position: Position, partition: int, source: str) -> int:
 
 
 def _first_of_each(rows: Iterable[Any]) -> list[Any]:
-    """Return the first verdict of each session, in order; one without a time comes first."""
+    """Return the first verdict of each session, by time; verdicts without a time come first."""
     first: dict[str, Any] = {}
     for row in sorted(rows, key=lambda row: (row.time or "", row.session, row.verdict)):
         first.setdefault(row.session, row)

@@ -1,9 +1,8 @@
-"""The sessions that chance held out, or did not, as the cumulative lift reads them.
-
-A session counts by its draw, whatever policy answered it afterwards. Sessions that no chance
-assigned are left out: those that asked for a policy by name, began before the holdout, or were
-drawn again after the share changed. The first verdict counts, as in canary.py; a session with a
-verdict under older rules than others of its kind of task is left out.
+"""The sessions that a draw held out or did not hold out, for the cumulative lift. A session counts
+by its draw, whatever policy answered it later. Sessions that were not drawn once are left out:
+those that asked for a policy by name, began before the holdout, or were drawn again after the share
+changed. The first verdict counts, as in canary.py; a session with a verdict under older rules than
+others of its kind of task is left out.
 """
 
 from dataclasses import dataclass
@@ -24,18 +23,18 @@ class DrawnSession:
     session: str
     held_out: bool
     share: float
-    """Probability with which it was held out."""
+    """Held-out share at the draw: the probability of `held_out`."""
     began: str
     ended: bool
     success: bool | None = None
     age: float | None = None
-    """Seconds from its draw to its verdict, if known."""
+    """Seconds from the session's draw to its verdict, if known."""
 
 
 def read_drawn_sessions(
     connection: Connection, alias: str, base: str, since: str
 ) -> list[DrawnSession]:
-    """Return the sessions drawn for or against the holdout since `since` (RFC 3339), by draw."""
+    """Return the sessions that were drawn since `since` (RFC 3339), in the order of their draws."""
     sessions = _select_sessions(alias, base, since)
     counted, older = split_by_rules(connection, sessions)
     verdicts = {row.session: row for row in counted}
@@ -70,7 +69,7 @@ def _measure_age(began: str, judged: str) -> float:
 
 
 def find_first_promotion(connection: Connection, alias: str, base: str) -> str | None:
-    """Return when an adapter first answered an alias alone on a base; None before that."""
+    """Return the time when an adapter first answered an alias alone on a base, or None."""
     steps, adapters = LifecycleStep.table().c, Adapter.table().c
     promotions = (
         select(steps.time)
@@ -86,7 +85,7 @@ def find_first_promotion(connection: Connection, alias: str, base: str) -> str |
 
 
 def find_last_draw(connection: Connection, alias: str, base: str) -> float | None:
-    """Return the held-out share of the last draw; None before any."""
+    """Return the held-out share at the last draw of a session, or None before any draw."""
     calls = Call.table().c
     query = (
         select(calls.holdout)
@@ -101,7 +100,8 @@ def find_last_draw(connection: Connection, alias: str, base: str) -> float | Non
 
 
 def _select_sessions(alias: str, base: str, since: str) -> Subquery:
-    """Select (session, held_out, share, began) of sessions drawn one way, by one share."""
+    """Return a subquery of (session, held_out, share, began), without sessions that were drawn
+    again."""
     calls = Call.table().c
     held_out = cast(calls.held_out, Integer)
     return (
