@@ -8,8 +8,9 @@
 
 The same fold version must give equal tables; else nothing is swapped and the first difference is
 named. A new fold version reports the changes, and swaps if confirmed. Equal tables need no swap,
-unless they were folded from another log (LogDiverged, AheadOfLog): confirmation then continues the
-fold with this one. The fresh tables are in a file (SQLite) or schema (PostgreSQL) of their own.
+except if they were folded from another log (LogDiverged, AheadOfLog): then a confirmed swap lets
+the fold continue with this log. The fresh tables are in a file (SQLite) or schema (PostgreSQL) of
+their own.
 """
 
 import fcntl
@@ -47,23 +48,23 @@ _ROWS_AT_ONCE: Final = 1_000
 
 
 class SnapshotUnfit(KintsugiError):
-    """These tables cannot be rebuilt from the snapshot."""
+    """The snapshot has another fold version or is newer than the live tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The findings of a rebuild."""
+    """The result of a rebuild."""
 
     events: int
     seconds: float
     hash: str
     """Hash of the fresh tables."""
     equal: bool | None
-    """None if the fold version is new: `changed` then counts the differences."""
+    """Whether the tables are equal; None if the fold version is new. See `changed` then."""
     swapped: bool
     difference: Difference | None = None
     changed: dict[str, int] = field(default_factory=dict)
-    """Rows that differ, per table."""
+    """Table -> number of rows that differ."""
 
 
 def rebuild(
@@ -74,8 +75,7 @@ def rebuild(
     snapshot: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:
-    """Fold again (from a `snapshot`, if any) and compare; swap, with `confirmed` despite
-    changes."""
+    """Fold the log again, from `snapshot` if given, and compare. Swap the tables if `confirmed`."""
     started = time.monotonic()
     ends = {(name, p): end for name in STREAMS for p, end in enumerate(log.end(name))}
     with _fresh_tables(engine) as fresh:
@@ -123,7 +123,7 @@ def _finish(
 
 
 def _stands_elsewhere(live: Connection, rebuilt: Connection) -> bool:
-    """Return whether the live tables are known to be folded from another log."""
+    """Return whether the live tables were folded from another log, as their last records show."""
     there = read_fold_positions(rebuilt)
     return any(
         stands.last_sha256 is not None and stands != there.get(at)
@@ -164,10 +164,10 @@ def _replace(live: Connection, rebuilt: Connection, model: type[ProjectionTable]
 
 @contextmanager
 def _lock_positions(engine: Engine) -> Iterator[Connection]:
-    """Yield a transaction on the live tables in which no fold moves their position."""
+    """Yield a transaction on the live tables that keeps folds from moving the position."""
     with database.write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
-            # It idles while the fresh tables are read: that must not end it.
+            # The transaction idles while the fresh tables are read, and must not time out.
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             connection.execute(select(OFFSETS).with_for_update())
         yield connection
@@ -175,7 +175,8 @@ def _lock_positions(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _fresh_tables(engine: Engine) -> Iterator[Engine]:
-    """Yield empty tables beside the live ones, removed afterwards; one rebuild runs at a time."""
+    """Yield empty tables beside the live ones and remove them afterwards. One rebuild may run at a
+    time."""
     build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
     with build(engine) as fresh:
         create_tables(fresh)

@@ -1,12 +1,12 @@
-"""Replay: a range of the log folded into tables of its own, and what it was at each moment.
+"""Replay: fold a range of the log into separate tables, with snapshots at moments on the way.
 
     replay(log, engine, end=...)            into empty tables: the same as if the log ended there
     replay(..., start=...)                  without what was before: what the range alone makes
     replay(..., every=100_000, keep=...)    snapshots on the way, in the order of recording
     replay(log, engine_of_a_snapshot, ...)  on from there
 
-It has no effects: its log refuses appends and no other process reads its tables. Events that need
-something from before the start count as in a log that starts there.
+It has no effects: its log refuses appends and no other process reads its tables. After a `start`,
+events count as in a log that begins there.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,11 +27,11 @@ from events.log import EventLog, read_all
 
 
 class NotEmpty(KintsugiError):
-    """The tables hold rows that a replay would mix with its own."""
+    """The tables already hold folded rows, which a replay with a start would mix with its own."""
 
 
 class BeforeSnapshot(KintsugiError):
-    """The tables are already beyond the end of the replay."""
+    """The tables already hold events beyond the end of the replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def replay(
 ) -> ReplayResult:
     """Fold `log` up to `end` into the tables of `engine`, from their present position.
 
-    `keep` is called after each `every` events with their number so far. Raise NotEmpty for a start
-    into folded tables, BeforeSnapshot if they are beyond `end`, PositionGap for a cut between a
-    round and the rollouts that it names.
+    `keep` is called after each `every` events with the number of events so far. Raise NotEmpty if
+    `start` is given and the tables are not empty, BeforeSnapshot if they are beyond `end`,
+    PositionGap if `end` lies between a round and the rollouts that it names.
     """
     span = Span(log, end)
     if start is not None:
@@ -100,7 +100,7 @@ def _check_reaches(stands: Cut, end: Cut) -> None:
 
 
 def _begin_at(log: EventLog, engine: Engine, start: Cut) -> None:
-    """Let the fold read on from `start`, as if all events before it had been folded."""
+    """Set the positions to `start`, as if all events before it had been folded."""
     with database.write_transaction(engine) as connection:
         if offsets(connection):
             raise NotEmpty("the tables were folded into; name others to begin elsewhere")

@@ -1,5 +1,5 @@
-"""Find the events of `rollouts` that are still read from the log after they were folded: those of
-sessions with loose calls or that went on after an offset, since a rollout is made from them."""
+"""Find the events of `rollouts` that are still needed after they were folded, because a rollout is
+made from them: events of sessions with loose calls, or that continue after an offset."""
 
 from sqlalchemy import Connection, case, func, select
 
@@ -7,7 +7,7 @@ from consumers.tables import Call
 
 
 def find_retention_offset(connection: Connection, partition: int, before: int) -> int:
-    """Return the offset of the folded log from which all is needed, at most `before`."""
+    """Return the first offset of a partition that is still needed, at most `before`."""
     calls = Call.table().c
     session = (
         select(

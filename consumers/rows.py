@@ -16,8 +16,8 @@ _IDS_PER_QUERY: Final = 1000
 
 
 def make_row(kind: type[T], row: Row[*tuple[Any, ...]], **own: Any) -> T:
-    """Return a `kind` with the values `own`, and all others from `row`. Raise KeyError for a field
-    that is in neither."""
+    """Return an object of the dataclass `kind`: fields in `own` have those values, others come from
+    `row`. Raise KeyError for a field that is in neither."""
     columns = row._mapping
     return kind(
         **{field.name: columns[field.name] for field in fields(kind) if field.name not in own},

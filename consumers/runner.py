@@ -7,9 +7,9 @@
                 savepoint, and the refused one becomes a dead letter
 
 Guarantees. Rows and positions are committed together, and a position only moves from where this
-runner believed it to be (compare-and-set). So two runners on the same partitions, killed at any
-instant, leave the same tables as one. Only the next sequence of a source is accepted: a repetition
-changes nothing, and an event that comes too early is left for the shipper to bring again.
+runner believed it to be (compare-and-set). So two runners on the same partitions, even if killed at
+any time, make the same tables as one. Only the next sequence of a source is accepted: a repetition
+changes nothing, and an event that comes too early is ignored until the shipper sends it again.
 
 Stops. An event of a newer version halts the fold until it is upgraded. A trimmed or wiped log halts
 it with LogTruncated or AheadOfLog, one restored from an earlier copy with LogDiverged: after a
@@ -63,16 +63,15 @@ from events.registry import REGISTRY, Registry
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 BATCH_EVENTS: Final = 500
-"""Events per transaction: more do not raise throughput."""
+"""Most events in a transaction; more do not increase throughput."""
 
 BATCH_CHARACTERS: Final = 16 << 20
-"""Length limit for the texts of one transaction; the event that exceeds it is the last."""
+"""Most characters of texts in a transaction; the event that exceeds the limit is its last."""
 
 IDLE_SECONDS: Final = 0.5
 
 SURE_SECONDS: Final = 30.0
-"""Seconds after a read in which the log cannot be replaced unnoticed. After a longer pause, the
-process checks that it is the same log."""
+"""After a pause of more seconds between two reads, the process checks that the log is the same."""
 
 APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """Bounds of the histogram of a transaction's seconds."""
@@ -82,11 +81,11 @@ ORDER: Final = tuple(
     for stream in (ROLLOUTS, LEARNING)
     for partition in range(stream.partitions)
 )
-"""Rollouts first, so that a round rarely has to wait for them."""
+"""Partitions in the order of reading: rollouts first, so that a round rarely waits for them."""
 
 
 REFUSED: Final = "the database refuses what it says, at every try; the log of the fold says why"
-"""The reason of a dead letter that a database refused, equal on both databases."""
+"""Reason in the dead letter of an event that a database refused; the same for both databases."""
 
 _Kind = TypeVar("_Kind")
 
@@ -94,7 +93,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PositionConflict(KintsugiError):
-    """Another runner moved the position first; its rows stand, ours were rolled back."""
+    """Another runner moved the position first, so this runner's rows were rolled back."""
 
 
 class FoldVersionMismatch(KintsugiError):
@@ -102,16 +101,16 @@ class FoldVersionMismatch(KintsugiError):
 
 
 class AnotherEvent(BadRecord):
-    """An event under the source and the sequence of one that was folded before."""
+    """An event has the source and sequence of a different event that was folded before."""
 
 
 class PositionGap(KintsugiError):
-    """A round's position names rollouts that this log does not hold (yet)."""
+    """A round's position names rollouts that this log does not hold, or not yet."""
 
 
 @dataclass
 class Counters:
-    """Counts of a runner since it was made."""
+    """Counters of a runner since its creation."""
 
     folded: int = 0
     duplicates: int = 0
@@ -119,19 +118,20 @@ class Counters:
     skipped: int = 0
     """Events of a type that this projection does not know."""
     outdated: int = 0
-    """Decisions by a process that is not the leader."""
+    """Ignored events of `learning`, because their writer does not lead."""
     dead_letters: dict[str, int] = field(default_factory=dict)
     """Number of dead letters, by the class of the error."""
     fenced: int = 0
     retries: int = 0
     committed: dict[float, int] = field(default_factory=dict)
-    """Transactions, by the first of APPLY_SECONDS that they did not exceed; inf beyond."""
+    """Bucket -> transactions. The bucket is the first of APPLY_SECONDS that is not exceeded, or
+    inf."""
     seconds: float = 0.0
-    """Total seconds of these transactions."""
+    """Total seconds of the committed transactions."""
     looked: float = 0.0
-    """When `run` last looked for events, in seconds since 1970; 0 before."""
+    """Time when `run` last looked for events, in seconds since 1970; 0 before that."""
     newest_ms: int = 0
-    """When the newest passed event was recorded, in Unix milliseconds."""
+    """Time when the newest folded event was recorded, in Unix milliseconds."""
 
 
 class Runner:
@@ -158,7 +158,7 @@ class Runner:
         self._positions: dict[tuple[str, int], FoldPosition] = {}
         self._sources: dict[tuple[str, int], dict[str, SourcePosition]] = {}
         self._sure: dict[tuple[str, int], float] = {}
-        """When the partition was last read at its folded position, by `monotonic_seconds`."""
+        """Partition -> time of the last read at its folded position, by `monotonic_seconds`."""
 
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's present end, or up to the offsets of `until`. Raise AheadOfLog if
@@ -186,7 +186,7 @@ class Runner:
                 if not folded:
                     self.log.wait(self._cursor(), IDLE_SECONDS)
             except LogUnavailable:
-                self._sure.clear()  # it may be another one when it is back
+                self._sure.clear()  # another log may come back in its place
                 self._pause(IDLE_SECONDS)
 
     def ends(self) -> dict[tuple[str, int], int]:
@@ -198,7 +198,8 @@ class Runner:
         }
 
     def step(self, stream: str, partition: int, limit: int | None = None) -> int:
-        """Fold at most one batch of one partition; return the number of records passed."""
+        """Fold at most one batch of one partition. Return the number of records that were
+        passed."""
         return database.retry_transient(
             lambda: self._step(stream, partition, limit or self._batch_events),
             self.engine,
@@ -212,7 +213,8 @@ class Runner:
 
     def _catch_up(self, stream: str, partition: int, goal: int) -> None:
         while (missing := goal - self._offset(stream, partition)) > 0:
-            # Not beyond the goal: a rebuild compares what both have folded, and the log grows.
+            # Do not fold beyond the goal: the log grows, and a rebuild compares tables at one
+            # position.
             folded = self.step(stream, partition, min(missing, self._batch_events))
             if folded == 0 and self._offset(stream, partition) < goal:
                 if stream == LEARNING.name:
@@ -223,8 +225,8 @@ class Runner:
                 return  # a broker's end counts records that it does not hand out
 
     def _see_same_log(self) -> None:
-        """Check in every partition, before any is folded on, that the log is the one folded so far.
-        Raise LogDiverged, and errors as EventLog.read."""
+        """Check for every partition, before any further fold, that the log still holds the record
+        folded last. Raise LogDiverged, and errors as EventLog.read."""
         for at in ORDER:
             self._see_same(*at)
 
@@ -301,7 +303,8 @@ class Runner:
         return done.passed
 
     def _forget(self, at: tuple[str, int]) -> None:
-        """Forget a partition's positions: after an error only the database knows them."""
+        """Forget a partition's cached positions, because after an error only the database knows
+        them."""
         self._positions.pop(at, None)
         self._sources.pop(at, None)
         self._sure.pop(at, None)
@@ -328,7 +331,7 @@ class Runner:
     def _write(
         self, records: Sequence[Record], prepared: Sequence[Preparation], stands: FoldPosition
     ) -> "_TransactionResult":
-        """Fold in one transaction; event by event if the database refuses the batch."""
+        """Fold in one transaction. If the database refuses the batch, fold again event by event."""
         try:
             with database.write_transaction(self.engine) as connection:
                 return self._fold(connection, records, prepared, stands)
@@ -360,8 +363,8 @@ class Runner:
             _add(counters.dead_letters, kind)
 
     def _ready(self, records: list[Record]) -> list[Record]:
-        """Return the leading decisions that can be folded now: up to a round, or one round alone.
-        Before a round, rollouts are advanced at least to its position."""
+        """Return the first events of `learning` that can be folded now: all before a round, or one
+        round alone. Before returning a round, fold the rollouts up to its position."""
         for place, record in enumerate(records):
             if dict(record.headers).get("ce_type") == PatternsDiagnosed.TYPE.encode():
                 if place:
@@ -375,7 +378,7 @@ class Runner:
             record = sanitize_record(record)
             data = decode_value(record, from_headers(record.headers), self._registry).data
         except (BadRecord, SchemaAhead):
-            return True  # the fold itself will say what is wrong with it
+            return True  # the fold itself reports the error
         if not isinstance(data, PatternsDiagnosed):
             return True
         while True:
@@ -428,7 +431,8 @@ class Runner:
         return done
 
     def _complete(self, item: Preparation) -> Preparation:
-        """Return the preparation, made now if the record was taken for a repetition."""
+        """Return the preparation. Prepare the record now if it was skipped earlier as a
+        repetition."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item
@@ -447,7 +451,7 @@ class Runner:
         assert item.folding is not None, "a decision was decoded"
         batch.flush()
         try:
-            # A round writes while it reads; if it breaks, nothing of it may stay.
+            # A round writes while it reads. If it fails, all its writes must be undone.
             with batch.connection.begin_nested():
                 counted = fold_decision(item.folding, batch)
                 batch.keep()
@@ -459,7 +463,7 @@ class Runner:
             if not database.is_permanent(error):
                 raise
             _record_refusal(batch, item, error, done)
-        except Exception as error:  # a fold is deterministic: what it raises, every replay raises
+        except Exception as error:  # a fold is deterministic: every replay raises the same error
             _pass_over(batch, item, error, done)
 
     def _check_version(self) -> None:
@@ -483,12 +487,12 @@ class _TransactionResult:
     skipped: int = 0
     outdated: int = 0
     dead_letters: list[str] = field(default_factory=list)
-    """Classes of their errors."""
+    """Error classes of the events that became dead letters."""
     halted: SchemaAhead | None = None
 
 
 def _flush_alone(batch: Batch, item: Preparation, done: _TransactionResult) -> None:
-    """Write the rows of one event, or its dead letter if the database refuses them."""
+    """Write the rows of one event. If the database refuses them, write its dead letter instead."""
     try:
         with batch.connection.begin_nested():
             batch.flush()
@@ -512,7 +516,7 @@ def _record_refusal(
 
 
 def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _TransactionResult) -> None:
-    """Write only a dead letter for the event."""
+    """Drop the event's rows and keep only a dead letter for it."""
     batch.drop()
     if item.folding is not None:
         batch.discard()  # a decision is alone in its batch
@@ -522,7 +526,7 @@ def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _Transac
 
 
 def _another_event(record: Record) -> AnotherEvent:
-    """Return the error for a reused sequence: a spool restored from a copy numbers anew."""
+    """Return the error for a reused sequence, as from a spool that was restored from a copy."""
     return AnotherEvent(
         f"source {record.source} has recorded another event under sequence {record.sequence} "
         "before: its spool was restored from before; see kintsugi spool renew"
@@ -530,12 +534,14 @@ def _another_event(record: Record) -> AnotherEvent:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of a driver's error; its statement and values must not be logged."""
+    """Return the first line of a driver's error, because its statement and values must not be
+    logged."""
     return (str(getattr(error, "orig", None) or error).strip().splitlines() or [""])[0][:300]
 
 
 def ensure_version(engine: Engine) -> None:
-    """Store the fold version of these tables; raise FoldVersionMismatch for another one."""
+    """Store this code's fold version in new tables. Raise FoldVersionMismatch if they have
+    another."""
     with database.write_transaction(engine) as connection:
         stored = read_fold_version(connection)
         if stored is None:

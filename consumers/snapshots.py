@@ -1,4 +1,4 @@
-"""Snapshots: the tables as they were after so many events, each a SQLite database of its own.
+"""Snapshots: the tables after a number of events, each in a SQLite database of its own.
 FOLDER/000000100000.db the tables after 100,000 events in the order of recording
 FOLDER/000000100000.json their position, and a hash over every row and column"""
 
@@ -31,33 +31,33 @@ class Snapshot:
     path: Path
     events: int
     digest: str
-    """Over every row and column but the broker's offsets."""
+    """Hash over every row and every column except the broker's offsets."""
     offsets: Cut
     logs: tuple[str, ...] = ()
-    """Locations of its log in order: archives or a log's files; empty for a broker's."""
+    """Locations of the folded log in order, archives or files of a log; empty for a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDivergence:
-    """The divergence of two foldings of one log, as near as their snapshots tell."""
+    """The place where two foldings of one log begin to differ, as far as their snapshots tell."""
 
     equal: Snapshot | None
-    """The last snapshot that both have; None if they differ from the first on."""
+    """The last equal snapshot; None if already the first ones differ."""
     one: Snapshot
-    """The first that differs, of each."""
+    """The first differing snapshot of the first folding; `other` is of the second."""
     other: Snapshot
 
 
 def keep(
     engine: Engine, tracked: DigestTracker, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
-    """Copy the tables of a SQLite database; the digest costs only the rows changed since."""
+    """Copy the tables of a SQLite database into a snapshot. The digest reads only changed rows."""
     private.make_folder(folder)
     path = folder / f"{events:012}.db"
     path.unlink(missing_ok=True)
     private.create_file(path)
     with engine.connect() as connection, closing(sqlite3.connect(path)) as copy:
-        # Page by page as they are: VACUUM would build every index again.
+        # Copy page by page; VACUUM would build every index again.
         connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
     with database.read_transaction(engine) as connection:
         document = {
@@ -71,12 +71,12 @@ def keep(
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
-    """Return the snapshots of a folder, the first one first."""
+    """Return the snapshots of a folder, ordered by their number of events."""
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
 
 def nearest(folder: Path, end: Cut) -> Snapshot | None:
-    """Return the last snapshot that holds nothing behind `end`."""
+    """Return the last snapshot that holds no event beyond `end`."""
     fitting = [
         snapshot
         for snapshot in list_snapshots(folder)
@@ -86,9 +86,9 @@ def nearest(folder: Path, end: Cut) -> Snapshot | None:
 
 
 def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
-    """Return the divergence of the snapshots of two folders, by halving; None if the last are
-    equal. Later events never make a wrong row right. Raise NoSnapshot if the folders have none in
-    common."""
+    """Return where the snapshots of two folders begin to differ, by binary search, or None if the
+    last ones are equal. It assumes that a difference never disappears later. Raise NoSnapshot if
+    the folders have no snapshot after the same number of events."""
     pairs = _pairs(first, second)
     low, high = 0, len(pairs)
     while low < high:
@@ -106,7 +106,7 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
 def find_divergence_after(
     first: Path, second: Path, engines: tuple[Engine, Engine]
 ) -> SnapshotDivergence:
-    """Return the divergence of two databases after their last common, equal snapshots."""
+    """Return the divergence of two databases whose last common snapshots are equal."""
     pairs = _pairs(first, second)
     ends = (
         _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)

@@ -1,7 +1,8 @@
 """Bring rows and records into the form that both databases can hold.
 
-A fold's rows pass `storable` before anything is written. So a value that one database would refuse
-is refused on both, by name and before the transaction, and keys are compared as they are stored.
+A fold's rows pass `storable` before anything is written. So a value that one database cannot hold
+is refused for both, before the transaction and with the column's name. Keys are compared in their
+stored form.
 
     text       without NUL, which PostgreSQL has not: U+FFFD stands in its place
     keys       the texts of one index row together within PostgreSQL's 2,704 bytes
@@ -30,7 +31,8 @@ KEY_BYTES: Final = 2_600
 2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""Most characters of a text. Our own longest is evidence (diagnosis/labels.py), a third of this."""
+"""Most characters of a text. The longest text of a fold is evidence (diagnosis/labels.py), with a
+third of this."""
 
 ROWS: Final = 250_000
 """Most rows that one event may make."""
@@ -41,12 +43,12 @@ _NUL: Final = "\x00"
 _MARK: Final = "\ufffd"
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 _QUOTED: Final = 60
-"""Characters of an offending text that a reason quotes."""
+"""Most characters of a refused text that the reason quotes."""
 
 
 def storable(model: type[ProjectionTable], row: Mapping[str, Any]) -> tuple[Row, int]:
-    """Return the row as both databases will hold it, and the characters of its texts. Raise
-    BadRecord if either cannot hold it."""
+    """Return the row in its stored form, and the number of characters in its texts. Raise BadRecord
+    if PostgreSQL or SQLite cannot hold it."""
     stored = dict(row)
     required = _not_null_columns(model)
     characters = 0
@@ -76,7 +78,7 @@ def storable(model: type[ProjectionTable], row: Mapping[str, Any]) -> tuple[Row,
 
 
 _SHORT: Final = KEY_BYTES // 4
-"""Characters of a row that fit any index, whatever they are."""
+"""A row with at most so many characters fits any index."""
 
 
 def _check_text(model: type[ProjectionTable], name: str, value: str) -> None:
@@ -132,11 +134,10 @@ def _place(model: type[ProjectionTable], name: str) -> str:
 
 
 def sanitize_record(record: Record) -> Record:
-    """Return a record whose origin and headers, and on `learning` whose data, the tables can hold.
-
-    A source or sequence that our processes cannot produce belongs to another program's record,
-    which gets a source of its own. Decisions are looked up by their texts, so NUL is replaced at
-    once.
+    """Return the record in a form that the tables can hold: origin, headers, and for `learning`
+    also data. If our processes cannot produce its source or sequence, another program wrote it, and
+    it gets a source of its own. NUL is replaced here, because events of `learning` are looked up by
+    text.
     """
     if not is_origin(record.source, record.sequence):
         record = replace(record, source=f"foreign:{record.offset}", sequence=0)

@@ -1,8 +1,7 @@
-"""The projection tables: the facts folded from the log, and the positions of the fold.
-
-Guarantee: every table can be dropped and folded again from the start, equal row for row. A row
-names its event by (source, sequence); the broker's offset only serves to read the event back. The
-merge rule of a table makes the fold independent of how partitions interleave:
+"""The projection tables: the facts folded from the log, and the positions of the fold. Guarantee:
+every table can be dropped and folded again from the log, with equal rows. A row names its event by
+(source, sequence); the broker's offset only serves to read the event back. The merge rule of a
+table makes the fold independent of how partitions interleave:
 
     first    a fact: the row that came first stays, a repetition changes nothing
     fill     a fact in parts: a column once written stays, empty ones are filled
@@ -27,7 +26,8 @@ OLDEST_REVISION: Final = "0024"
 """The oldest tables that can be upgraded to these."""
 
 FOLD_VERSION: Final = 18
-"""Raised when a fold makes something else of an event; then `kintsugi rebuild` is due."""
+"""Version of the folds. Increase it when a fold changes its rows; users then run `kintsugi
+rebuild`."""
 
 PROJECTION: Final = "history"
 
@@ -38,7 +38,7 @@ INTEGER: Final = BigInteger()
 
 
 class Merge(StrEnum):
-    """How a new row meets an older one of the same key."""
+    """Rule that merges a new row with an older one of the same key."""
 
     FIRST = "first"
     FILL = "fill"
@@ -87,11 +87,11 @@ def _partial_index(name: str, *columns: str, where: str) -> Index:
 
 
 class ProjectionTable(SQLModel):
-    """Base of all tables."""
+    """Base class of all projection tables."""
 
     MERGE: ClassVar[Merge]
     MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """Columns that round_counts.py makes keys of other tables from: they must fit an index too."""
+    """Columns from which round_counts.py makes keys of other tables; they must fit an index too."""
 
     @classmethod
     def table(cls) -> Table:
@@ -105,12 +105,13 @@ class ProjectionTable(SQLModel):
 
 
 class EventTable(ProjectionTable):
-    """Base of the tables whose rows follow from an event; the place of the last such event."""
+    """Base class of tables whose rows follow from an event, with the place of the row's last
+    event."""
 
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
-    """Offset in its stream: readers that have applied a later position know of the row."""
+    """The event's offset in its stream. A reader at a higher position has applied the event."""
 
 
 class Rollout(EventTable, table=True):
@@ -154,7 +155,7 @@ class Rollout(EventTable, table=True):
     base: str = _string()
     policy: str = _string()
     member: str | None = _string()
-    """The last member of a panel that answered, the base under its name; null without a panel."""
+    """The panel's member (adapter, or base by name) that answered last; null without a panel."""
     skill: str | None = _string()
     """Skill that the member was chosen for; null if the router chose none."""
     source: str = _string()
@@ -162,17 +163,17 @@ class Rollout(EventTable, table=True):
     session: str | None = _string()
     task: str | None = _string()
     task_key: str = _string()
-    """The task, or the rollout itself if it has none. Pass rates are counted over it."""
+    """Id of the task, or `rollout:ID` without one. Pass rates are counted by this key."""
     environment: str | None = _string()
     capability: str | None = _string()
     trial: int | None = _integer()
     seed: int | None = _integer()
     success: bool | None = None
     rules: int | None = _integer()
-    """Version of our grading rules behind the verdict; null for a verdict of others."""
+    """Version of our grading rules that judged; null for another grader's verdict."""
     reward: float | None = None
     verdicts: str | None = _string()
-    """JSON list: verdicts from other sources than `success`; null without any."""
+    """JSON list: verdicts of sources other than that of `success`; null without any."""
     termination: str | None = _string()
     time: str | None = _string()
     messages: int = _integer()
@@ -187,21 +188,22 @@ class Rollout(EventTable, table=True):
     """JSON list: every rule that holds, in the order of the rules."""
     pivot: str | None = _string()
     evidence: str | None = _string()
-    """JSON: the turns and calls that show it."""
+    """JSON: category -> findings, the turns and calls that show it."""
     trace_key: str = _string()
-    """The dedup key: same task and same tool-call trace."""
+    """Hash of the task and the tool calls; equal rollouts are deduplicated by it."""
     kind: str | None = _string()
-    """`ENV/GENERATOR` of a generated task. anchors.py finds neighbours by this and the next two."""
+    """`ENV/GENERATOR` of a generated task. anchors.py reads this column, `tools` and `words`."""
     tools: str = _string()
     """JSON list: tools of its gold actions and of the agent's calls."""
     words: str | None = _string()
-    """Signature of the opening request; null if there is a kind, and if it is sealed."""
+    """Signature of the words in the first request; null if `kind` is set or the request is
+    sealed."""
     round: int | None = _integer()
-    """The round that counted it; null until then."""
+    """Number of the round that claimed it; null until then."""
     outdated: bool | None = None
     """Whether the numbers of that round leave it out: its policy did not answer the alias at the
-    round's close, newer rules judged its kind of task, or no task of the agent's environment could
-    follow it."""
+    round's close, newer rules judged its kind of task, or the agent's environment cannot write such
+    a task."""
     partition: int = _pointer()
 
 
@@ -234,12 +236,12 @@ class Call(ProjectionTable, table=True):
     purpose: str | None = _string()
     routed: str | None = _string()
     shares: str | None = _string()
-    """JSON: policy -> share of the route that drew the call; null without a draw among several."""
+    """JSON: policy -> share in the route by which the call was drawn; null without a draw."""
     holdout: float | None = None
-    """Held-out share of the route that drew the call; null if none was drawn."""
+    """Held-out share of the route by which the call was drawn; null without a draw."""
     held_out: bool | None = None
     member: str | None = _string()
-    """The member of a panel that answered, the base under its name; null without a panel."""
+    """The panel's member (adapter, or base by name) that answered; null without a panel."""
     skill: str | None = _string()
     """Skill that the member was chosen for; null if the router chose none."""
     router_doubt: str | None = _string()
@@ -270,13 +272,13 @@ class Call(ProjectionTable, table=True):
 
     @classmethod
     def loose(cls) -> ColumnElement[bool]:
-        """Return the condition for started calls that no rollout names yet."""
+        """Return the SQL condition for started calls that no rollout names yet."""
         columns = cls.table().c
         return columns.rollout.is_(None) & columns.started.is_not(None)
 
 
 class SessionEnd(EventTable, table=True):
-    """One end of a session: each becomes a rollout."""
+    """One end of a session. The calls before it become a rollout."""
 
     __tablename__ = "session_ends"
     __table_args__ = (Index("ix_session_ends_session", "session"),)
@@ -320,7 +322,7 @@ class Feedback(EventTable, table=True):
 
 
 class Task(ProjectionTable, table=True):
-    """A task of an agent, as its earliest rollout or its proposal defines it."""
+    """A task of an agent, as its proposal or else its earliest rollout defines it."""
 
     __tablename__ = "tasks"
     __table_args__ = (_partial_index("ix_tasks_event", "event", where="event IS NOT NULL"),)
@@ -341,14 +343,14 @@ class Task(ProjectionTable, table=True):
     pattern: str | None = _string()
     source_rollout: str | None = _string()
     base: str | None = _string()
-    """Base of its proposal, which it outlives. Null, as are the next ones, if not proposed."""
+    """Base for which it was proposed. Null if not proposed, as are the columns below."""
     cycle: str | None = _string()
     mode: str | None = _string()
     verified: str | None = _string()
     """JSON list of {check, note}: the checks that it passed."""
     text_by: str | None = _string()
     plans: str | None = _string()
-    """Set of its plan; null, as are the next two, without a plan."""
+    """Id of its set of plans; null without a plan, as are the next two columns."""
     plan: str | None = _string()
     plan_revision: int | None = _integer()
     order_key: str = _string()
@@ -357,7 +359,7 @@ class Task(ProjectionTable, table=True):
 
 
 class TaskBody(EventTable, table=True):
-    """The body of a task whose id is its content (envs/task.py), shared by all agents."""
+    """The body of a task whose id is a hash of the body (envs/task.py), shared by all agents."""
 
     __tablename__ = "task_bodies"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -365,15 +367,16 @@ class TaskBody(EventTable, table=True):
     task: str = _key()
     environment: str = _string()
     body: str = _string()
-    """JSON: the definition without its id; for a sealed one, its replacement."""
+    """JSON: the definition without its id; for a sealed task, a replacement without content."""
     keyid: str | None = _string()
-    """Id of the key that seals it; null if it is not a person's."""
+    """Id of the key that seals the body; null if it has no person's data."""
     operator: str | None = _string()
     """Operator that made its lesson: `recorded`, or a perturbation; null without a lesson."""
 
 
 class TaskState(EventTable, table=True):
-    """A task that new jobs of an agent do not draw, and why; or one that they draw again."""
+    """Whether new jobs of an agent may draw a task, and why not. Tasks without a row may be
+    drawn."""
 
     __tablename__ = "task_states"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -387,13 +390,13 @@ class TaskState(EventTable, table=True):
 
 
 SKIPPED: Final = "skipped"
-"""Outcome of the search of a rollout that could not be replayed; it may be tried again."""
+"""Outcome of a repair search if the rollout could not be replayed; it may be searched again."""
 
 
 class Repair(EventTable, table=True):
-    """Result of the search for the smallest repair of a failed rollout. Readers of a category or a
-    pivot must join it (diagnosis/labelled.py): its events are ordered with the rounds, rollouts are
-    not."""
+    """Result of the search for the smallest repair of a failed rollout. Readers of a category or
+    pivot must join this table (diagnosis/labelled.py). Its events have an order with rounds, but
+    rollouts have none."""
 
     __tablename__ = "repairs"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -402,7 +405,7 @@ class Repair(EventTable, table=True):
     rules: str = _string()
     outcome: str = _string()
     category: str | None = _string()
-    """The proven category; null, as is the next, if the label of the rules stays."""
+    """The proven category; null if the label of the rules stays. So is `pivot`."""
     pivot: str | None = _string()
     edits: str = _string()
     """JSON list: events/learning.py."""
@@ -412,7 +415,7 @@ class Repair(EventTable, table=True):
 
 
 class SkillComparison(EventTable, table=True):
-    """The last comparison of failures and successes of an agent on a base."""
+    """The last comparison of an agent's failures and successes on a base, to find skills."""
 
     __tablename__ = "skill_comparisons"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -420,9 +423,9 @@ class SkillComparison(EventTable, table=True):
     alias: str = _key()
     base: str = _key()
     since: int = _integer()
-    """First round of the history that it read."""
+    """First round of the history that the comparison read."""
     round: int = _integer()
-    """Last round of it."""
+    """Last round that the comparison read."""
     failures: int = _integer()
     successes: int = _integer()
     labeller: str | None = _string()
@@ -468,8 +471,8 @@ class Skill(EventTable, table=True):
 
 
 class TaskPattern(ProjectionTable, table=True):
-    """A task's tag with a pattern that it was proposed for or a failure on it showed. The daemon's
-    rollouts on such a task are evidence of the pattern."""
+    """A task's tag: a pattern for which it was proposed or that a failure on it showed. The
+    daemon's rollouts on such a task are evidence of the pattern."""
 
     __tablename__ = "task_patterns"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -501,7 +504,7 @@ class Pattern(ProjectionTable, table=True):
     absent: int = _integer()
     learnability: float = 1.0
     priority: float = 0.0
-    """It includes the operator's override."""
+    """Priority after the operator's override."""
     status: str = _string()
     operator: str | None = _string()
     """`pinned`, `muted` or null."""
@@ -515,7 +518,7 @@ class Pattern(ProjectionTable, table=True):
 
 
 class PatternRound(ProjectionTable, table=True):
-    """A failure pattern in one round: the history that priorities are made from."""
+    """A failure pattern after one round; the rows are the history of its priority."""
 
     __tablename__ = "pattern_rounds"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -549,13 +552,13 @@ class RuleVersion(ProjectionTable, table=True):
     kind: str = _key()
     environment: str = _string()
     rules: int = _integer()
-    """The newest version that a closed round has read, for rollouts of any purpose."""
+    """The newest version that a round has seen, in rollouts of any purpose."""
     counted: int | None = _integer()
     """The version of the verdicts that the patterns count; null if they count none."""
     before: int | None = _integer()
-    """The version that they counted before the last change; null, as is the next, before any."""
+    """The version that they counted before the last change; null without one, as is `changed`."""
     changed: int | None = _integer()
-    """The round of that change, in which the patterns began anew."""
+    """The round of the last change, in which the patterns began anew."""
 
 
 class Round(EventTable, table=True):
@@ -607,25 +610,25 @@ class Cycle(EventTable, table=True):
     trigger: str = _string()
     reason: str = _string()
     position: str = _pointer(STRING)
-    """JSON: the rollouts that the decision had read."""
+    """JSON: position up to which the start decision had read rollouts."""
     slot: str | None = _pointer(STRING)
     acted: str | None = _pointer(STRING)
-    """Id of the event by which a person asked for it."""
+    """Id of the event by which a person asked for the cycle, if any."""
     round: int | None = _integer()
-    """Round of the training history; null until it was diagnosed."""
+    """Number of its round in the training history; null until diagnosed."""
     directive: str | None = _string()
-    """JSON; null, as are the next four, until it was written."""
+    """JSON; null until it is written, as are the next four columns."""
     findings: str | None = _string()
     """JSON list: the analyzer's patterns."""
     summary: str | None = _string()
     analyzer: str | None = _string()
-    """Also null without an analyzer."""
+    """Name of the analyzer; also null without an analyzer."""
     trouble: str | None = _string()
     accepted: int = _integer()
-    """Tasks that it wrote and that passed every check."""
+    """Number of tasks that it wrote and that passed every check."""
     rejected: int = _integer()
     job: str | None = _string()
-    """Its first job; null until one was requested."""
+    """Id of its first job; null until one is requested."""
     panel: str | None = _string()
     """Panel composed of its jobs' adapters; null without one."""
     outcome: str | None = _string()
@@ -656,7 +659,7 @@ class Rejection(EventTable, table=True):
     source_rollout: str | None = _string()
     instruction: str = _string()
     plans: str | None = _string()
-    """Set of the plan that the try followed; null, as are the next two, without a plan."""
+    """Set of the plan that the try followed; null without one, as are the next two columns."""
     plan: str | None = _string()
     plan_revision: int | None = _integer()
     time: str | None = _pointer(STRING)
@@ -675,12 +678,12 @@ class PlanSet(EventTable, table=True):
     environment: str = _string()
     cycle: str | None = _string()
     patterns: str = _string()
-    """JSON list: failure patterns that they are for; empty for all."""
+    """JSON list: failure patterns for which they were written; empty for all."""
     overlap: float = 0.0
     uncovered: str = _string()
     """JSON list: tools that no plan needs."""
     writer: str | None = _string()
-    """Model that wrote them; null for rules."""
+    """Model that wrote the plans; null for rules."""
     refused: str = _string()
     """JSON list: why plans of the model were refused."""
     trouble: str = _string()
@@ -704,10 +707,11 @@ class PlanLine(EventTable, table=True):
     definition: str = _string()
     """JSON: events/synthesis/plans.py."""
     tries: int = _integer()
-    """Tries of the present revision, as are the counts below."""
+    """Number of tries; this and the counts below are of the present revision."""
     accepted: int = _integer()
     task_faults: int = _integer()
-    """Rollouts of its tasks that failed by a fault of the task; the next two count other faults."""
+    """Rollouts of its tasks that failed by the task's fault; next, by the user's and the
+    agent's."""
     user_faults: int = _integer()
     trajectory_faults: int = _integer()
     disagreements: int = _integer()
@@ -741,7 +745,7 @@ class PlanChange(EventTable, table=True):
 
 
 class TrajectoryVerdict(EventTable, table=True):
-    """The fault by which a rollout of a written task failed."""
+    """The verdict on the fault by which a rollout of a written task failed."""
 
     __tablename__ = "trajectory_verdicts"
     __table_args__ = (Index("ix_trajectory_verdicts_task", "alias", "task"),)
@@ -759,19 +763,19 @@ class TrajectoryVerdict(EventTable, table=True):
     rule: str = _string()
     reason: str = _string()
     opinion_by: str | None = _string()
-    """Model that was asked; null, as are the next three, without one."""
+    """Model that was asked for an opinion; null without one, as are the next three columns."""
     opinion: str | None = _string()
-    """Fault by its opinion; also null if it would accept the rollout."""
+    """Fault in the model's opinion; also null if the model accepts the rollout."""
     opinion_reason: str | None = _string()
     agrees: bool | None = None
     trouble: str = _string()
     siblings: str = _string()
-    """JSON list: tasks that were reviewed for it."""
+    """JSON list: sibling tasks that were reviewed because of this verdict."""
     time: str | None = _pointer(STRING)
 
 
 class Job(EventTable, table=True):
-    """A training run, wanted or over."""
+    """A training run that was requested, whether open or over."""
 
     __tablename__ = "jobs"
     __table_args__ = (_partial_index("ix_jobs_open", "offset", where="outcome IS NULL"),)
@@ -783,18 +787,18 @@ class Job(EventTable, table=True):
     base: str = _string()
     capability: str | None = _string()
     skill: str | None = _string()
-    """Skill that it is for; null if its cycle trains one adapter for everything."""
+    """Skill for which it trains; null if its cycle trains one adapter for everything."""
     teaches: str | None = _string()
-    """`router` or `user` if it trains these; null if it trains the agent."""
+    """`router` or `user` if it trains a router or a user; null if it trains the agent."""
     spec: str = _string()
     """JSON: events/jobs.py."""
     minutes: float = 0.0
     """Time limit, after which it is stopped."""
     outcome: str | None = _string()
-    """Null, as are the next seven, while it is open."""
+    """Null while the job is open, as are the next seven columns."""
     reason: str | None = _string()
     adapter: str | None = _string()
-    """Folder of its adapter; null, as is the next, if it left none."""
+    """Folder of its adapter; null if it made none, as is the next column."""
     sha256: str | None = _string()
     steps: int | None = _integer()
     rollouts: int | None = _integer()
@@ -820,11 +824,11 @@ class JobRound(EventTable, table=True):
     """JSON list: the tasks that it wrote and that passed every check."""
     rejected: int = _integer()
     rollouts: int | None = _integer()
-    """Rollouts that it read; null, as are the next three, until the round is closed."""
+    """Number of rollouts that it read; null until the round is closed, as are the next three."""
     failures: int | None = _integer()
     unread: int | None = _integer()
     pools: str | None = _string()
-    """JSON list: each pool's share, from then on and before."""
+    """JSON list: each pool's share after the round and before it."""
     time: str | None = _pointer(STRING)
 
 
@@ -848,9 +852,9 @@ class Adapter(EventTable, table=True):
     panel: str | None = _string()
     """JSON: the members and the router of a panel; null for an adapter."""
     role: str = _string()
-    """`agent`; `user` for one that plays users and answers no client."""
+    """`agent`, or `user` for an adapter that plays users and answers no client."""
     user_gate: str | None = _string()
-    """JSON: its last result as a user; null for one of an agent, and before it was measured."""
+    """JSON: the last result of its gate as a user; null for an agent, or before that gate."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""
@@ -859,16 +863,16 @@ class Adapter(EventTable, table=True):
     distance: float | None = None
     from_base: float | None = None
     incumbent: str | None = _string()
-    """Adapter that the gate compared it with last; null for the base, and before a gate decided."""
+    """Adapter with which the gate compared it last; null for the base, or before a gate."""
     gate: str | None = _string()
-    """JSON: the report of the last decision."""
+    """JSON: the report of the gate's last decision."""
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
     """Id of the event that brought it into this state."""
 
 
 class Route(EventTable, table=True):
-    """The policies that answer an alias. Its base answers an alias without a row."""
+    """The policies that answer an alias. The base answers an alias that has no row."""
 
     __tablename__ = "routes"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -878,7 +882,7 @@ class Route(EventTable, table=True):
     shares: str = _string()
     """JSON list of {adapter, share} of the sessions that are not held out; null for the base."""
     holdout: float | None = None
-    """Share of all sessions that the base answers whatever is promoted; null for none."""
+    """Share of all sessions that the base always answers; null for none."""
     shadow: str | None = _string()
     incumbent: str | None = _string()
     """The policy that last answered alone, with which a canary is compared; null for the base."""
@@ -914,7 +918,7 @@ class LifecycleStep(EventTable, table=True):
 
 
 class Evaluation(EventTable, table=True):
-    """An adapter measured beside the incumbent."""
+    """A measurement of an adapter and of the incumbent on the same tasks."""
 
     __tablename__ = "evaluations"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -996,7 +1000,7 @@ class Offset(ProjectionTable, table=True):
 
 
 class Source(ProjectionTable, table=True):
-    """The last sequence folded of each source, by which duplicates are dropped."""
+    """The last folded sequence of each source; the fold drops repeated events by it."""
 
     __tablename__ = "sources"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -1006,7 +1010,7 @@ class Source(ProjectionTable, table=True):
     source: str = _key()
     sequence: int = _integer()
     beyond: int | None = _integer()
-    """The highest sequence that came too early; null if nothing is missing."""
+    """The highest sequence that came before its predecessor; null if none is missing."""
     last_sequence: int | None = _integer()
     """Place of the record folded last, by this version; null if an earlier version folded all."""
     last_sha256: str | None = _string()
@@ -1023,20 +1027,20 @@ class Projection(ProjectionTable, table=True):
 
 
 class Gateway(SQLModel, table=True):
-    """A running gateway's last report: its route table and its use of adapters. It is no
-    projection: not hashed, compared or rebuilt; its loss costs one report. Only reads/gateways.py
-    uses it."""
+    """A running gateway's last report: its route table and its use of adapters. The table is no
+    projection: it is not hashed, compared or rebuilt, and a lost row comes back with the next
+    report. Only reads/gateways.py uses it."""
 
     __tablename__ = "gateways"
 
     gateway: str = _key()
-    """Id of one process: a restart is another gateway."""
+    """Id of the process; after a restart it is another gateway."""
     host: str = Field(sa_type=STRING)
     started: float = 0.0
     seen: float = 0.0
-    """As `started`, by the database's clock, so that hosts need not agree on the time."""
+    """Time of the last report. This and `started` are by the database's clock."""
     position: int = Field(sa_type=INTEGER)
-    """Offset in `learning`: it has applied the routes after every event before this one."""
+    """Offset in `learning`: the gateway has applied the routes after all events before it."""
     in_flight: str = Field(sa_type=STRING)
     """JSON object: adapter -> calls in flight."""
     open_sessions: str = Field(sa_type=STRING)
@@ -1044,34 +1048,34 @@ class Gateway(SQLModel, table=True):
 
 
 class Lease(SQLModel, table=True):
-    """The process that acts under a name until the lease ends. It is no projection: it says which
-    process may try to decide, the log says whose decisions count. Only leases.py uses it."""
+    """The process that acts under a name until the lease ends. The table is no projection: it says
+    which process may try to decide; the log says whose decisions count. Only leases.py uses it."""
 
     __tablename__ = "leases"
 
     name: str = _key()
     holder: str = Field(sa_type=STRING)
-    """Id of one process: a restart is another holder."""
+    """Id of the process; after a restart it is another holder."""
     epoch: int | None = Field(default=None, sa_type=INTEGER)
-    """Epoch that the holder claimed; null until then."""
+    """Epoch that the holder has claimed as leader; null before the claim."""
     expires: float = 0.0
     """End of the lease by the database's clock, in seconds since 1970."""
 
 
 class Spool(SQLModel, table=True):
-    """The last report on a process's own log. It is no projection: it reports events that the log
-    lacks. Only reads/spools.py uses it."""
+    """The last report on a process's own log. The table is no projection: it tells of events that
+    the log may lack. Only reads/spools.py uses it."""
 
     __tablename__ = "spools"
 
     source: str = _key()
-    """Source of its events: the id of the file, whichever process has it open."""
+    """Source of its events: the id of the spool's file, not of a process."""
     host: str = Field(sa_type=STRING)
     path: str = Field(sa_type=STRING)
     seen: float = 0.0
     """Time of the last report by the database's clock, in seconds since 1970."""
     ends: str = Field(sa_type=STRING)
-    """JSON object: stream -> per partition, the offset after its last event."""
+    """JSON object: stream -> for each partition, the offset after its last event."""
 
 
 METADATA: Final[MetaData] = SQLModel.metadata

@@ -58,8 +58,7 @@ class Node:
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Return the node of the object `name`. Most kinds are found by a prefix too. Raise
-    UnknownNode."""
+    """Return the node of the object `name`, for most kinds also by a prefix. Raise UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node

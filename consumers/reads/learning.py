@@ -267,8 +267,7 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
 
 
 def find_version_cycle(connection: Connection, version: str) -> str | None:
-    """Return the id of the cycle that composed a version with members; None if a person composed
-    it."""
+    """Return the id of the cycle that composed a version with members; None if a person did."""
     cycles = Cycle.table().c
     query = select(cycles.cycle).where(cycles[VERSION] == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
@@ -382,8 +381,7 @@ def read_task_body(connection: Connection, task: str) -> str | None:
 
 
 def read_sealed_tasks(connection: Connection, alias: str) -> dict[str, str]:
-    """Return task -> id of the key that seals its body, for the sealed tasks in an agent's
-    buffer."""
+    """Return task -> id of the key that seals it, for the sealed tasks in an agent's buffer."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = (
         select(bodies.task, bodies.keyid)

@@ -56,8 +56,7 @@ class UnusableFailures:
 def list_open_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return unresolved patterns, highest priority first; only with an example on `kinds` if
-    given."""
+    """Return unresolved patterns (with an example on `kinds` if given), highest priority first."""
     table = Pattern.table().c
     query = (
         select(table.pattern, table.priority, table.status, table.examples)

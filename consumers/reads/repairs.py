@@ -99,8 +99,7 @@ def read_repair_candidates(
 
 
 def count_repairs(connection: Connection, rules: str) -> RepairCounts:
-    """Count failed rollouts by the result of their search. Results of other rules count as
-    waiting."""
+    """Count failed rollouts by search result. Results of other rules count as waiting."""
     repairs = Repair.table().c
     is_current = func.coalesce(repairs.rules, "") == rules
     rows = connection.execute(

@@ -1,6 +1,6 @@
 """Numbers for the scheduler: reasons why a cycle of an agent is due, or must wait. Call it within
-`database.read_transaction`. It runs in every tick, so it reads only rollouts that no cycle has
-read, from indexes."""
+`database.read_transaction`. It runs in every tick, so it reads only unread rollouts, from
+indexes."""
 
 import json
 from collections.abc import Collection
@@ -174,8 +174,7 @@ def _count_rollouts(
     *conditions: ColumnElement[bool],
 ) -> dict[str, int]:
     """Count an agent's own rollouts that meet one of these disjoint conditions, on tasks of
-    `kinds`. A rollout without a task counts, but its failure does not, because no task can be
-    written for it."""
+    `kinds`. A rollout without a task counts, but not as a failure, since no task can follow it."""
     table = Rollout.table().c
     usable = is_usable(table, kinds)
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))

@@ -1,8 +1,8 @@
 """Typed reads of adapters and routes, for the commands, the gateways and the reconciler.
 
-Within one `database.read_transaction` all reads are of one moment. Positions are offsets of the one
-partition of `learning`: a row's `offset` is that of the event that made it so, and a reader that
-has applied a higher position knows of it.
+Within one `database.read_transaction` all reads are of one moment. Positions are offsets in the one
+partition of `learning`. A row's `offset` is of the event that changed it last; a reader at a higher
+position has applied that event.
 """
 
 import json
@@ -58,13 +58,13 @@ class AdapterLine:
 
     @property
     def role_passed(self) -> bool | None:
-        """Return whether it passed the gate of its own role; None for an agent, and before that."""
+        """Return whether it passed the gate of its role; None for an agent or before that gate."""
         return None if self.role_gate is None else bool(self.role_gate["passed"])
 
 
 @dataclass(frozen=True, slots=True)
 class RouteLine:
-    """A part of an alias' sessions, and the adapter that answers it."""
+    """A share of an alias' sessions, and the adapter that answers it."""
 
     alias: str
     adapter: str | None
@@ -78,7 +78,7 @@ class RouteLine:
     why: str
     reason: str
     holdout: bool = False
-    """Whether these sessions are held out: the base answers them whatever is promoted."""
+    """Whether these sessions are held out, so that the base always answers them."""
     members: dict[str, str | None] | None = None
     """Name of a member -> adapter that answers (None for the base); None for an adapter."""
 
@@ -107,33 +107,36 @@ class AdapterRow:
     offset: int
     merge: AdapterMerge | None = None
     composition: Composition | None = None
-    """Members and chooser, as the log has them; None for a version with files."""
+    """Members and chooser of a version without files; None for a version with files."""
     role: Role = "agent"
     role_gate: RoleEvaluated | None = None
 
     @property
     def role_rates(self) -> Mapping[str, UserFaultRate]:
-        """Return the last measurements at the gate of its own role; empty for an agent."""
+        """Return the fault rates measured last at the gate of its role; empty for an agent."""
         return {} if self.role_gate is None else self.role_gate.rates
 
     @property
     def has_files(self) -> bool:
-        """Return whether it is an adapter of its own: composed versions have no files."""
+        """Return whether it is an adapter with files; a version with members has none."""
         return self.composition is None
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold: itself, or its members' and chooser's."""
+        """Return the adapters that an engine must hold: itself, or those of its members and
+        chooser."""
         return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
     def members(self) -> dict[str, str | None]:
-        """Return member -> adapter (None for the base); empty for a version with files."""
+        """Return name of a member -> adapter (None for the base); empty for a version with
+        files."""
         return {} if self.composition is None else self.composition.by_name
 
     @property
     def chooser(self) -> Chooser | None:
-        """Return the chooser of a session's member; None for a version with files."""
+        """Return the chooser, which picks the member for a session; None for a version with
+        files."""
         return None if self.composition is None else self.composition.chooser
 
     def describe_members(self) -> str:
@@ -145,7 +148,7 @@ class AdapterRow:
 
     @property
     def candidate(self) -> Candidate:
-        """Return the facts about the adapter that a route checks (consumers/folds/routing.py)."""
+        """Return the facts that decide whether a route takes it (consumers/folds/routing.py)."""
         return Candidate(
             self.alias, self.base, self.state, bool(self.replicas), self.incumbent, self.role
         )
@@ -171,7 +174,7 @@ class RouteTable:
     position: int
     """The table includes exactly the events of `learning` before this offset."""
     routes: tuple[RouteRow, ...]
-    """Routes in the order of their aliases. Any other alias is answered by its base."""
+    """Routes in the order of their aliases. The base answers any alias without a route."""
     adapters: tuple[AdapterRow, ...]
 
     def route(self, alias: str) -> RouteRow | None:
@@ -179,13 +182,13 @@ class RouteTable:
         return next((row for row in self.routes if row.alias == alias), None)
 
     def adapter(self, name: str) -> AdapterRow | None:
-        """Return an adapter by name."""
+        """Return an adapter by its name; None if it has no files or is unknown."""
         return next((row for row in self.adapters if row.adapter == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The change that an event made to an adapter or a route, as in tables.py."""
+    """The change that an event made to an adapter or a route, or its refusal, as in tables.py."""
 
     kind: str
     subject: str
@@ -201,7 +204,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLine:
-    """A measurement of an adapter beside an incumbent."""
+    """A measurement of an adapter and of the incumbent on the same tasks."""
 
     adapter: str
     number: int
@@ -228,7 +231,7 @@ class OperatorActionLine:
 
 
 _COLUMNS: Final = {"composition": VERSION, "role_gate": ROLE_GATE}
-"""Field -> its column, if the names differ."""
+"""Field of a row -> column of the table, if their names differ."""
 
 
 def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
@@ -239,7 +242,8 @@ def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
 def adapter_lines(
     connection: Connection, alias: str | None = None, *, collected: bool = True
 ) -> list[AdapterLine]:
-    """Return adapters, the one that moved last first; `collected` adds those without files."""
+    """Return adapters, the last changed first. `collected` includes those whose files are
+    deleted."""
     adapters = Adapter.table()
     query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
     if not collected:
@@ -327,7 +331,7 @@ def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
 
 
 def find_adapter(connection: Connection, name: str) -> AdapterRow:
-    """Return an adapter by its name or a unique beginning of it. Raise UnknownAdapter."""
+    """Return an adapter by its name or a unique prefix of it. Raise UnknownAdapter."""
     row = adapter_row(connection, name)
     if row is not None:
         return row
@@ -348,8 +352,8 @@ def route_row(connection: Connection, alias: str) -> RouteRow | None:
 
 
 def read_decision_offset(connection: Connection) -> int:
-    """Return how far `learning` is folded. Until it moves, routes and adapters stay the same,
-    except after a rebuild by a new fold version."""
+    """Return the next offset of `learning` to fold. While it stays the same, so do routes and
+    adapters, except after a rebuild by a new fold version."""
     return next_offset(connection, LEARNING.name, 0)
 
 
@@ -368,15 +372,15 @@ def route_table(connection: Connection) -> RouteTable:
 
 
 def adapter_steps(connection: Connection, name: str) -> list[Step]:
-    """Return the steps of an adapter, first to last, with the refused ones."""
+    """Return the steps of an adapter in order, including refused ones."""
     steps = LifecycleStep.table()
     query = select(steps).where(steps.c.kind == "adapter", steps.c.subject == name)
     return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
 
 
 def steps_of(connection: Connection, event: str) -> list[Step]:
-    """Return an event's steps, which tell its writer whether it counted; empty until it is folded,
-    and for events that move nothing."""
+    """Return an event's steps. They tell its writer whether it was accepted. The list is empty
+    until the event is folded, and for events that change no adapter or route."""
     steps = LifecycleStep.table()
     order = (steps.c.kind, steps.c.subject, steps.c.number)
     query = select(steps).where(steps.c.event == event).order_by(*order)
@@ -384,7 +388,7 @@ def steps_of(connection: Connection, event: str) -> list[Step]:
 
 
 def count_gate_passes(connection: Connection, adapter: str) -> int:
-    """Return how many gates an adapter has passed, against any incumbents."""
+    """Return the number of gates that an adapter has passed, against any incumbent."""
     steps = LifecycleStep.table().c
     query = select(func.count()).where(
         steps.kind == "adapter", steps.subject == adapter, steps.type == GateDecided.TYPE,

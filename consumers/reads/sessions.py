@@ -1,7 +1,7 @@
 """Typed reads of sessions: their calls, their ends, and those that wait for a rollout.
 
-A call is loose while no rollout names it (`Call.loose`). An end of a session closes the loose calls
-that started at or before it, except those of an earlier end that was set aside by a dead letter.
+A call is loose while no rollout names it (`Call.loose`). The end of a session closes the loose
+calls that started before it, except calls of an earlier end that a dead letter set aside.
 Guarantee: the cost of finding waiting sessions grows with the loose calls, not with closed
 sessions.
 """
@@ -30,12 +30,12 @@ from events.envelope import parse_timestamp, timestamp
 from events.rollouts import Purpose
 
 _ENDS_PER_PAGE: Final = 100
-"""Sessions that are closed before their rollouts are appended."""
+"""Session ends in one page: as many are closed before their rollouts are appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleSession:
-    """A session with loose calls and no waiting end."""
+    """A session with loose calls that no recorded end will close."""
 
     session: str
     last: str
@@ -44,13 +44,13 @@ class IdleSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionEndRow:
-    """One end of a session."""
+    """One recorded end of a session."""
 
     session_end: str
     session: str
     because: str
     rollout: str
-    """Id of the rollout that its calls become."""
+    """Id of the rollout that the calls before this end become."""
     time: str
     since: str
     """Time of the session's previous end; empty without one."""
@@ -78,8 +78,8 @@ class CallRow:
 
 
 def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSession]:
-    """Return sessions whose last loose call lies before a moment, by id, without those with a later
-    end that still lacks its rollout."""
+    """Return the sessions whose last loose call lies before the time `before`, by id. Sessions with
+    a later end that has no rollout yet are left out."""
     calls, ends = Call.table().c, SessionEnd.table().c
     last = func.max(func.coalesce(calls.ended, calls.started)).label("last")
     lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
@@ -97,8 +97,8 @@ def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSes
 def read_closable_ends(
     connection: Connection, after: tuple[str, str] = ("", "")
 ) -> list[SessionEndRow]:
-    """Return a page of the ends, after the (time, id) `after`, that have loose calls, no rollout
-    and no dead letter, by time and id."""
+    """Return a page of the session ends that have loose calls, no rollout and no dead letter. They
+    are ordered by (time, id) and come behind `after`."""
     ends, calls = SessionEnd.table().c, Call.table().c
     has_calls = (
         select(calls.call)
@@ -106,7 +106,7 @@ def read_closable_ends(
         .where(~_belongs_to_earlier_end(ends.time, ends.session_end))
         .exists()
     )
-    # `has_calls` implies it; stated for the planner, which finds the ends by it.
+    # `has_calls` implies this condition; the database's planner finds the ends by it.
     of_loose = ends.session.in_(select(calls.session).where(Call.loose()))
     table = SessionEnd.table()
     query = _select_ends().where(of_loose, has_calls, ~_has_rollout(table), ~_is_set_aside(table))
@@ -117,21 +117,22 @@ def read_closable_ends(
 
 
 def find_session_end(connection: Connection, session_end: str) -> SessionEndRow | None:
-    """Return the end of an event id; None if it was not folded."""
+    """Return the session end with this event id; None if it was not folded."""
     ends = SessionEnd.table().c
     row = connection.execute(_select_ends().where(ends.session_end == session_end)).first()
     return None if row is None else make_row(SessionEndRow, row)
 
 
 def count_backlog(connection: Connection, before: datetime) -> int:
-    """Count sessions over before a moment that are no rollouts yet; ended ones up to a page."""
+    """Count sessions that were over at `before` and are no rollouts yet; at most a page of ended
+    ones."""
     waiting = [end for end in read_closable_ends(connection) if parse_timestamp(end.time) < before]
     return len(read_idle_sessions(connection, before)) + len(waiting)
 
 
 def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRow]:
-    """Return the calls of an end in order of time: loose ones, and those that events before its
-    rollout have named already."""
+    """Return the calls of a session end in order of time: loose calls, and calls that name its
+    future rollout already."""
     calls = Call.table().c
     is_own: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
     query = (
@@ -144,7 +145,7 @@ def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRo
 
 
 def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]:
-    """Return the calls of a session whose start was folded, in no order."""
+    """Return the calls of a session whose start was folded, in no fixed order."""
     columns = Call.table().c
     query = select(*_call_columns()).where(columns.session == session)
     rows = connection.execute(query.where(columns.started.is_not(None)))
@@ -159,14 +160,14 @@ def find_call(connection: Connection, call: str) -> CallRow | None:
 
 
 def filter_dead_letter_rollouts(connection: Connection, rollouts: Sequence[str]) -> set[str]:
-    """Return those of the rollouts that a dead letter reports as missing."""
+    """Return those of `rollouts` that a dead letter names as missing."""
     letters = DeadLetter.table().c
     query = select(letters.rollout).where(letters.rollout.in_(rollouts))
     return set(connection.execute(query).scalars())
 
 
 def _select_ends() -> Select[Any]:
-    """Select ends of sessions, each with the time of the previous end."""
+    """Return a query of session ends, each with the time of the session's previous end."""
     ends = SessionEnd.table().c
     earlier = SessionEnd.table().alias("earlier")
     since = func.coalesce(
@@ -198,7 +199,8 @@ def _is_set_aside(ends: FromClause) -> Exists:
 
 
 def _belongs_to_earlier_end(time: Any, session_end: Any) -> Exists:
-    """Return the condition that a call belongs to an earlier end that was set aside."""
+    """Return the SQL condition that a call belongs to an earlier end that a dead letter set
+    aside."""
     calls, aside = Call.table().c, SessionEnd.table().alias("aside")
     earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
     return (

@@ -1,5 +1,5 @@
-"""Rows for the spans of agents and of decisions, with every column of their table. Guarantee: rows
-of a list are in a fixed order. Only the log has the trace context of an event."""
+"""Reads of the rows from which spans of agents and of decisions are made, with all columns.
+Guarantee: lists have a fixed order. An event's trace context is in the log alone."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from events.serving import AdapterEvaluated
 
 
 def read_calls(connection: Connection, calls: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return the calls with these ids, by start."""
+    """Return the calls with these ids, ordered by their start."""
     table = Call.table()
     query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
     return connection.execute(query).all()
@@ -30,7 +30,7 @@ def read_calls(connection: Connection, calls: Sequence[str]) -> Sequence[Row[Any
 def read_rollout_calls(
     connection: Connection, session: str | None, rollout: str
 ) -> Sequence[Row[Any]]:
-    """Return the calls of a session that belong to a rollout, by start."""
+    """Return the calls of a session that belong to a rollout, ordered by their start."""
     table = Call.table()
     query = select(table).where(table.c.session == session, table.c.rollout == rollout)
     return connection.execute(query.order_by(table.c.started)).all()
@@ -108,8 +108,8 @@ def read_evaluations(connection: Connection, adapter: str, until: str) -> Iterat
 
 
 def read_adapter_steps(connection: Connection, event: str) -> Iterator[tuple[Row[Any], Row[Any]]]:
-    """Yield (step, step before it) of the adapters' accepted steps that an event caused; first
-    steps and steps without a time are left out."""
+    """Yield (step, previous step of the same adapter) for each accepted step that an event caused.
+    First steps and steps without a time are left out."""
     steps = LifecycleStep.table()
     of_event = select(steps).where(
         steps.c.event == event, steps.c.kind == "adapter", steps.c.refused.is_(None)

@@ -1,9 +1,9 @@
 """Spools with recorded events that the log may lack, as their owners last reported them.
 
-The process that writes or ships a spool reports its reach every few seconds, by the database's
-clock. It deletes its row once it ends with all events shipped. A row without new reports belongs to
-an owner that was killed or that ended with unshipped events. Events recorded after the last report
-are unknown, so silence alone is reported as well.
+The process that writes or ships a spool reports every few seconds how far the spool reaches, with
+the database's time. It deletes its row when it stops and all events are shipped. A row without new
+reports belongs to an owner that was killed or that ended with unshipped events. Events recorded
+after the last report are unknown, so silence alone is reported as well.
 """
 
 import json
@@ -24,19 +24,19 @@ _SPOOLS = METADATA.tables["spools"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on a spool."""
+    """A report on a spool: where it is, and how far it reaches."""
 
     source: str
-    """Id of its log, which its events carry."""
+    """Id of the spool, which its events carry as their source."""
     host: str
     path: str
     ends: Mapping[str, Sequence[int]]
-    """Stream -> per partition, the sequence that its next event gets."""
+    """Stream -> for each partition, the sequence that the spool's next event gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolState:
-    """A spool's last report, its age, and the events missing in the tables."""
+    """A spool's last report, the report's age, and the number of events missing in the tables."""
 
     report: Report
     seen: float
@@ -46,7 +46,7 @@ class SpoolState:
 
 
 def report(connection: Connection, status: Report) -> None:
-    """Write the row of one spool, within `database.write_transaction`."""
+    """Store a report on a spool, within `database.write_transaction`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     row = {
         "host": status.host,
@@ -62,13 +62,13 @@ def report(connection: Connection, status: Report) -> None:
 
 
 def forget(connection: Connection, source: str) -> bool:
-    """Delete a row, within `database.write_transaction`; return whether there was one."""
+    """Delete a spool's row, within `database.write_transaction`. Return whether there was one."""
     gone = delete(_SPOOLS).where(_SPOOLS.c.source == source).returning(_SPOOLS.c.source)
     return connection.execute(gone).first() is not None
 
 
 def read_spools(connection: Connection) -> list[SpoolState]:
-    """Return all spools with a row, by source."""
+    """Return the states of all reported spools, ordered by source."""
     now, folded = clock(connection), position(connection)
     spools = []
     for row in connection.execute(select(_SPOOLS).order_by(_SPOOLS.c.source)):
@@ -100,7 +100,7 @@ def lasts(connection: Connection, source: str) -> list[Last]:
 
 
 def count_lag(status: Report, folded: Position) -> int:
-    """Return how many of its events a fold at this position lacks."""
+    """Return how many events of the reported spool are not folded at this position."""
     return sum(
         max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(status.source, -1))
         for stream, ends in status.ends.items()

@@ -1,5 +1,5 @@
-"""Reads of the adapters that an alias promoted one after another, and of those the next job may
-need. Within one `database.read_transaction` all reads are of one moment."""
+"""Reads of an alias' promoted adapters in order, and of the adapters that later jobs may need.
+Within one `database.read_transaction` all reads are of one moment."""
 
 from pathlib import PurePath
 
@@ -15,7 +15,7 @@ from events.lifecycle import SERVING, State
 
 
 def list_promotions(connection: Connection, alias: str, base: str) -> list[AdapterRow]:
-    """Return the incumbents of an alias on a base by first promotion, without rolled-back ones."""
+    """Return the promoted adapters of an alias on a base in order, without rolled-back ones."""
     adapters, steps = Adapter.table().c, LifecycleStep.table().c
     query = (
         select(steps.subject, steps.state)
@@ -42,8 +42,8 @@ def list_promotions(connection: Connection, alias: str, base: str) -> list[Adapt
 def find_last_candidate(
     connection: Connection, alias: str, branch: str | None = None
 ) -> AdapterRow | None:
-    """Return the adapter of an alias' newest job for a branch; None if the job left none or runs.
-    None for `branch` stands for jobs that train for a whole cycle."""
+    """Return the adapter of an alias' newest job for a branch; None if the job made no adapter
+    (yet). `branch` is None for jobs that train for a whole cycle."""
     jobs = Job.table().c
     query = select(jobs.job).where(
         jobs.alias == alias, jobs[BRANCH].is_not_distinct_from(branch), jobs.teaches.is_(None)
@@ -54,7 +54,7 @@ def find_last_candidate(
 
 
 def has_served(connection: Connection, adapter: str) -> bool:
-    """Return whether an adapter ever answered all or a share of an alias' sessions."""
+    """Return whether an adapter ever answered sessions, all or a share."""
     steps = LifecycleStep.table().c
     query = select(steps.state).where(
         steps.kind == "adapter",
@@ -65,7 +65,7 @@ def has_served(connection: Connection, adapter: str) -> bool:
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
-    """Return the adapter of a recorded folder, or of an absolute one in a home."""
+    """Return the adapter whose recorded folder is `path`, or is the last two parts of `path`."""
     adapters = Adapter.table().c
     inside = str(PurePath(*PurePath(path).parts[-2:]))
     query = (
@@ -78,9 +78,10 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
-    """Return the adapters whose weights a job may still read: parents of open jobs, their users,
-    and the adapter of each branch's newest job on its alias' present base. A branch counts if the
-    next cycle may have it again or an open cycle has it; that of a whole cycle always counts."""
+    """Return the adapters whose weights a job may still read. They are the parents and simulated
+    users of open jobs, and the adapter of each branch's newest job on its alias' present base. A
+    branch counts if the next cycle may have it or an open cycle has it. Jobs for whole cycles
+    count."""
     from consumers.reads.methods import list_wanted_branches
 
     jobs, cycles = Job.table().c, Cycle.table().c
@@ -109,7 +110,7 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
 
 
 def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, str]]:
-    """Return (pattern, task) of a cycle's written tasks in log order, without lessons."""
+    """Return (pattern, task) of the tasks that a cycle wrote, in log order, without lessons."""
     tasks = Task.table().c
     query = select(tasks.pattern, tasks.task).where(
         tasks.cycle == cycle,

@@ -82,8 +82,7 @@ def in_order(judged: SessionVerdict) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Numbers of ended sessions of one policy under the same shares, without any judge's
-    verdict."""
+    """Numbers of ended sessions of one policy under the same shares; they need no verdict."""
 
     adapter: str | None
     shares: str
@@ -191,8 +190,7 @@ def find_session_changes(connection: Connection, after: Position, until: Positio
 
 
 def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
-    """Count the ended sessions since `since`, and those with errors or loops, by policy and
-    shares."""
+    """Count ended sessions since `since`, and those with errors or loops, by policy and shares."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:

@@ -100,8 +100,7 @@ def find_last_draw(connection: Connection, alias: str, base: str) -> float | Non
 
 
 def _select_sessions(alias: str, base: str, since: str) -> Subquery:
-    """Return a subquery of (session, held_out, share, began), without sessions that were drawn
-    again."""
+    """Return a subquery of (session, held_out, share, began), without sessions drawn again."""
     calls = Call.table().c
     held_out = cast(calls.held_out, Integer)
     return (
