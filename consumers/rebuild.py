@@ -175,8 +175,7 @@ def _lock_positions(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _fresh_tables(engine: Engine) -> Iterator[Engine]:
-    """Yield empty tables beside the live ones and remove them afterwards. One rebuild may run at a
-    time."""
+    """Yield empty tables beside the live ones and remove them at the end; one rebuild at a time."""
     build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
     with build(engine) as fresh:
         create_tables(fresh)

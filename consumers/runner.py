@@ -124,8 +124,7 @@ class Counters:
     fenced: int = 0
     retries: int = 0
     committed: dict[float, int] = field(default_factory=dict)
-    """Bucket -> transactions. The bucket is the first of APPLY_SECONDS that is not exceeded, or
-    inf."""
+    """First of APPLY_SECONDS that a transaction did not exceed (or inf) -> transactions."""
     seconds: float = 0.0
     """Total seconds of the committed transactions."""
     looked: float = 0.0
@@ -198,8 +197,7 @@ class Runner:
         }
 
     def step(self, stream: str, partition: int, limit: int | None = None) -> int:
-        """Fold at most one batch of one partition. Return the number of records that were
-        passed."""
+        """Fold at most one batch of one partition. Return the number of passed records."""
         return database.retry_transient(
             lambda: self._step(stream, partition, limit or self._batch_events),
             self.engine,
@@ -303,8 +301,7 @@ class Runner:
         return done.passed
 
     def _forget(self, at: tuple[str, int]) -> None:
-        """Forget a partition's cached positions, because after an error only the database knows
-        them."""
+        """Forget a partition's cached positions; after an error, only the database knows them."""
         self._positions.pop(at, None)
         self._sources.pop(at, None)
         self._sure.pop(at, None)
@@ -431,8 +428,7 @@ class Runner:
         return done
 
     def _complete(self, item: Preparation) -> Preparation:
-        """Return the preparation. Prepare the record now if it was skipped earlier as a
-        repetition."""
+        """Return the preparation. Make it now if the record was skipped as a repetition."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item
@@ -534,14 +530,12 @@ def _another_event(record: Record) -> AnotherEvent:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of a driver's error, because its statement and values must not be
-    logged."""
+    """Return the first line of a driver's error, without the statement and values."""
     return (str(getattr(error, "orig", None) or error).strip().splitlines() or [""])[0][:300]
 
 
 def ensure_version(engine: Engine) -> None:
-    """Store this code's fold version in new tables. Raise FoldVersionMismatch if they have
-    another."""
+    """Store the fold version in new tables. Raise FoldVersionMismatch if they have another."""
     with database.write_transaction(engine) as connection:
         stored = read_fold_version(connection)
         if stored is None:

@@ -31,8 +31,8 @@ KEY_BYTES: Final = 2_600
 2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""Most characters of a text. The longest text of a fold is evidence (diagnosis/labels.py), with a
-third of this."""
+"""Most characters of a text. The longest text of folds is evidence (diagnosis/labels.py), a third
+of this."""
 
 ROWS: Final = 250_000
 """Most rows that one event may make."""

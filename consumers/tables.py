@@ -26,8 +26,7 @@ OLDEST_REVISION: Final = "0024"
 """The oldest tables that can be upgraded to these."""
 
 FOLD_VERSION: Final = 18
-"""Version of the folds. Increase it when a fold changes its rows; users then run `kintsugi
-rebuild`."""
+"""Increased when a fold changes its rows for an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
 
@@ -105,8 +104,7 @@ class ProjectionTable(SQLModel):
 
 
 class EventTable(ProjectionTable):
-    """Base class of tables whose rows follow from an event, with the place of the row's last
-    event."""
+    """Base class of tables whose rows follow from an event; a row names its last event."""
 
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -196,8 +194,7 @@ class Rollout(EventTable, table=True):
     tools: str = _string()
     """JSON list: tools of its gold actions and of the agent's calls."""
     words: str | None = _string()
-    """Signature of the words in the first request; null if `kind` is set or the request is
-    sealed."""
+    """Signature of the first request's words; null if `kind` is set or it is sealed."""
     round: int | None = _integer()
     """Number of the round that claimed it; null until then."""
     outdated: bool | None = None
@@ -375,8 +372,7 @@ class TaskBody(EventTable, table=True):
 
 
 class TaskState(EventTable, table=True):
-    """Whether new jobs of an agent may draw a task, and why not. Tasks without a row may be
-    drawn."""
+    """Whether new jobs of an agent may draw a task. Tasks without a row may be drawn."""
 
     __tablename__ = "task_states"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -710,8 +706,7 @@ class PlanLine(EventTable, table=True):
     """Number of tries; this and the counts below are of the present revision."""
     accepted: int = _integer()
     task_faults: int = _integer()
-    """Rollouts of its tasks that failed by the task's fault; next, by the user's and the
-    agent's."""
+    """Rollouts that failed by the task's fault; next, by the user's and the agent's."""
     user_faults: int = _integer()
     trajectory_faults: int = _integer()
     disagreements: int = _integer()

@@ -1,5 +1,4 @@
-"""Connect the reads with the methods. Methods import reads; reads import this module in
-functions."""
+"""Connect reads with methods. Methods import reads, so reads import this module in functions."""
 
 from consumers.methods.lessons.reads import describe_content, describe_pools
 from consumers.methods.skills.old_members import describe_retraining

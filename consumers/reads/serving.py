@@ -123,20 +123,17 @@ class AdapterRow:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold: itself, or those of its members and
-        chooser."""
+        """Return the adapters that an engine must hold: itself, or its members' and chooser's."""
         return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
     def members(self) -> dict[str, str | None]:
-        """Return name of a member -> adapter (None for the base); empty for a version with
-        files."""
+        """Return member -> adapter (None for the base); empty for a version with files."""
         return {} if self.composition is None else self.composition.by_name
 
     @property
     def chooser(self) -> Chooser | None:
-        """Return the chooser, which picks the member for a session; None for a version with
-        files."""
+        """Return the chooser of members for sessions; None for a version with files."""
         return None if self.composition is None else self.composition.chooser
 
     def describe_members(self) -> str:
@@ -242,8 +239,7 @@ def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
 def adapter_lines(
     connection: Connection, alias: str | None = None, *, collected: bool = True
 ) -> list[AdapterLine]:
-    """Return adapters, the last changed first. `collected` includes those whose files are
-    deleted."""
+    """Return adapters, the last changed first; with `collected` also those without files."""
     adapters = Adapter.table()
     query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
     if not collected:

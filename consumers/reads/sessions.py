@@ -124,8 +124,7 @@ def find_session_end(connection: Connection, session_end: str) -> SessionEndRow 
 
 
 def count_backlog(connection: Connection, before: datetime) -> int:
-    """Count sessions that were over at `before` and are no rollouts yet; at most a page of ended
-    ones."""
+    """Count sessions over at `before` that are no rollouts yet; at most a page of ended ones."""
     waiting = [end for end in read_closable_ends(connection) if parse_timestamp(end.time) < before]
     return len(read_idle_sessions(connection, before)) + len(waiting)
 
@@ -199,8 +198,7 @@ def _is_set_aside(ends: FromClause) -> Exists:
 
 
 def _belongs_to_earlier_end(time: Any, session_end: Any) -> Exists:
-    """Return the SQL condition that a call belongs to an earlier end that a dead letter set
-    aside."""
+    """Return the SQL condition that a call is of an earlier end, set aside by a dead letter."""
     calls, aside = Call.table().c, SessionEnd.table().alias("aside")
     earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
     return (
