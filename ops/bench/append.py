@@ -71,7 +71,7 @@ def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
 
 
 def bare_rate(folder: Path, seconds: float, group: int) -> float:
-    """Return the events per second of SQLite alone with `group` events per transaction."""
+    """Return the events per second that SQLite alone writes with `group` events per transaction."""
     with closing(sqlite3.connect(folder / "bare.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")

@@ -72,7 +72,7 @@ class Traffic:
     minutes_pass: float = 10.0
     minutes_fail: float = 10.0
     harder_after: tuple[float, float] | None = None
-    """Minute from which the success probabilities are multiplied, and the factor."""
+    """(minute, factor): from this minute on, success probabilities are multiplied by the factor."""
     risk_ratio: float | None = None
     judged: tuple[float, float] = (1.0, 1.0)
     """Shares of the incumbent's and the canary's sessions that are judged."""
@@ -81,7 +81,8 @@ class Traffic:
     slow_canary: float = 1.0
     kinds: int = 1
     harmed: float | None = None
-    """The canary's success probability at the last kind; None for that of the others."""
+    """The canary's success probability for the last kind of task; None if it is as for the
+    others."""
 
     def success(self, arm: Arm, kind: int, minute: float) -> float:
         """Return the success probability of a session that begins at `minute`."""
@@ -107,7 +108,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class WatchOutcome:
-    """The end of the watch over one canary."""
+    """The decision about one canary, and when it was made."""
 
     why: Why
     minutes: float
@@ -115,7 +116,7 @@ class WatchOutcome:
 
 
 class Watch:
-    """One canary, from its first session until it is decided."""
+    """Simulation of one canary, from its first session until the guard decides."""
 
     def __init__(self, traffic: Traffic, settings: Canary, seed: int) -> None:
         self._traffic = traffic
@@ -126,8 +127,7 @@ class Watch:
         self._verdicts: list[tuple[float, int, Arm, int, bool, float]] = []
         """Heap of (minute, number, arm, kind, success, share)."""
         self._sessions: list[tuple[ArmSession, float, float]] = []
-        """Sessions that began, with the minutes of their end and their verdict (infinite for
-        never)."""
+        """(session, minute of its end, minute of its verdict); infinite for never."""
         self._minute = 0.0
 
     def end(self) -> WatchOutcome:
@@ -172,7 +172,8 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _weigh_evidence(self) -> float:
-        """Weigh the settled evidence as `CanaryHistory.measure_final_evidence` does."""
+        """Return the weight of final evidence, computed as in
+        `CanaryHistory.measure_final_evidence`."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
         for begun, _, judged in self._sessions:
             if judged <= self._minute:
@@ -209,7 +210,7 @@ def _route(share: float) -> RouteRow:
 
 
 def measure(traffic: Traffic, runs: int) -> dict[str, Any]:
-    """Return the outcomes of `runs` canaries."""
+    """Return the statistics of `runs` simulated canaries."""
     settings = Canary(shares=traffic.shares)
     ends = [Watch(traffic, settings, seed).end() for seed in range(runs)]
     whys = Counter(end.why for end in ends)
@@ -225,7 +226,7 @@ def measure(traffic: Traffic, runs: int) -> dict[str, Any]:
 
 
 def wilson(passed: int, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson)."""
+    """Return Wilson's 95 % confidence interval for the share `passed` / `count`."""
     share, square = passed / count, _Z**2 / count
     middle = (share + square / 2) / (1 + square)
     half = _Z * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
@@ -234,17 +235,17 @@ def wilson(passed: int, count: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of traffic, and bounds on its outcomes."""
+    """A row of the table: a kind of traffic, and bounds on the shares of outcomes."""
 
     name: str
     traffic: Traffic
     rolled_back: float | None = None
     promoted: float | None = None
     power: tuple[str, float] | None = None
-    """Outcome and its least probability."""
+    """(outcome, least probability that it must have)."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Measure the row in `runs` runs."""
+        """Measure the row in `runs` simulations and return its figures."""
         figures = measure(self.traffic, runs)
         bounds = {"rolled_back": self.rolled_back, "promoted": self.promoted}
         intervals = {name: wilson(round(figures[name] * runs), runs) for name in bounds}
@@ -341,7 +342,8 @@ class Measurable(Protocol):
         """Return the row's name."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Measure it in `runs` runs; `met` tells whether its bounds hold."""
+        """Measure the row in `runs` simulations; `met` in the result says whether its bounds
+        hold."""
 
 
 def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int) -> int:

@@ -41,7 +41,7 @@ _GIGABYTE: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of a home in bytes."""
+    """Bytes of a home's log, archive and tables."""
 
     log: int
     archive: int

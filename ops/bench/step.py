@@ -25,7 +25,7 @@ FIRST: Final = 1_000
 
 
 def measure(folder: Path, steps: int, threads: int) -> dict[str, Any]:
-    """Return the figures of one job."""
+    """Run one job and return its figures."""
     spec = _spec(CHECKPOINT, steps + 1, threads)
     with Job(spec, folder / "job") as job:
         _, *measured = list(job)

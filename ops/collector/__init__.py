@@ -1,1 +1,1 @@
-"""The OpenTelemetry Collector that tests send spans to and receive spans from."""
+"""An OpenTelemetry Collector to which tests send spans and from which they receive spans."""

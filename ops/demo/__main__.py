@@ -43,7 +43,7 @@ MOST_CYCLES = 100
 def main() -> int:
     """Run the command line."""
     options = _parser().parse_args()
-    # A SIGTERM stops everything it started, as an interrupt does.
+    # On SIGTERM, stop everything that the demo started, as on an interrupt.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = SIZES["small" if options.small else "whole"]
@@ -62,7 +62,8 @@ def main() -> int:
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
             if place.size.cycles > 1:
-                # A slow machine may have begun one more cycle before it saw the end of the last.
+                # On a slow machine, one more cycle may have begun before the end of the last was
+                # seen.
                 end_jobs(app.settings)
             return _end(app, place, console, clock, options)
     except KintsugiError as error:

@@ -33,7 +33,7 @@ _JOB_LOOK_SECONDS: Final = 0.2
 
 
 class WillNotRun(KintsugiError):
-    """A program ended too often in a row."""
+    """A program ended too often in a row, so it is not restarted again."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Child:
 
 
 class Children:
-    """The programs of a place."""
+    """The running programs of a demo's home."""
 
     def __init__(self, place: Place, programs: Programs) -> None:
         self._place = place
@@ -57,7 +57,8 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the last one first: customers would wait for a gateway that does not come back."""
+        """End the programs, the last started first. Else customers would wait for a gateway that is
+        gone."""
         for child in reversed(self._children.values()):
             process = child.process
             process.terminate()
@@ -90,7 +91,7 @@ class Children:
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         arguments = [argument.format(home=self._place.home) for argument in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
-            # Its own group: this process passes on an interrupt at the terminal.
+            # A process group of its own, because this process itself passes an interrupt on.
             return launch(arguments, self._place, output, output, process_group=0)
 
 

@@ -35,7 +35,7 @@ from ops.demo.place import ALIAS, Place
 from producers.conversation import parse_messages
 
 FIRST_TASK: Final = 1 << 26
-"""Task seed of the first customer; training and held-out tasks have others."""
+"""Task seed of the first customer; seeds of training and held-out tasks are disjoint from it."""
 AT_ONCE: Final = 6
 PER_MINUTE: Final = 300.0
 PACE: Final = "pace"
@@ -47,7 +47,7 @@ _PAUSE_SECONDS: Final = 0.3
 
 
 class Agent:
-    """The agent of one session, as its customer sees it."""
+    """The agent in one session: it is asked through the gateway."""
 
     remarks: Sequence[str] = ()
     usage = Usage()
@@ -82,7 +82,8 @@ class Agent:
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """Post until the server answers below 500. Raise AnswerFailure after a time limit."""
+    """Post again until the server answers with a status below 500. Raise AnswerFailure at a time
+    limit."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -99,7 +100,8 @@ async def post(
 
 
 class Queue:
-    """The next customers: tasks of the mixture, each once for all time, at the home's pace."""
+    """The tasks of the next customers, from the mixture and at the home's pace. No task comes
+    twice."""
 
     def __init__(
         self,

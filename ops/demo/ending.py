@@ -45,7 +45,8 @@ class RebuildError(KintsugiError):
 def build_story(
     app: App, place: Place, results: Sequence[CycleResult], console: Console, *, compared: bool
 ) -> Story:
-    """Measure ended cycles. Raise NoAdapter, PlayError, TrainingError or RebuildError."""
+    """Measure ended cycles for the report. Raise NoAdapter, PlayError, TrainingError or
+    RebuildError."""
     subject = progress.choose_subject(results)
     if subject is None or subject.job is None or subject.candidate is None:
         last = results[-1].cycle
@@ -88,8 +89,8 @@ def measure(
     adapters: Sequence[AdapterRow],
     general_rl: tuple[JobRow, int] | None = None,
 ) -> list[Outcomes]:
-    """Return the outcomes on held-out tasks of the base, the adapters and, if `general_rl` holds a
-    job and its rollouts, general RL. Raise PlayError or TrainingError."""
+    """Return the outcomes on held-out tasks for the base, the adapters and, with `general_rl` (job,
+    rollouts), for general RL. Raise PlayError or TrainingError."""
     players: list[Adapter | None] = [
         None,
         *(heldout.describe(place, row) for row in adapters),
@@ -194,7 +195,7 @@ def _cycles_table(entries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def short(node: Node) -> Node:
-    """Return the tree with a few examples of each kind and the number of others."""
+    """Return a copy of the tree with a few children of each kind and the number of the others."""
     kept: list[Node] = []
     for kind in dict.fromkeys(child.kind for child in node.because):
         same = [child for child in node.because if child.kind == kind]

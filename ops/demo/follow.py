@@ -1,4 +1,4 @@
-"""Follow a home until its last cycle has ended, as a picture or as lines."""
+"""Follow a home until its last cycle has ended, and show a picture or lines."""
 
 import time
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from ops.demo.place import Place
 from ops.demo.watch import DemoState, look
 
 CALM: Final = 40.0
-"""Customers per minute while a job or a trial runs, since they share few cores."""
+"""Customers per minute while a job or a trial runs, because all share a few cores."""
 
 _LOOK_SECONDS: Final = 0.5
 _SERVES, _STILL = 0, 6
 
 
 class Clock:
-    """Seconds of the demo in a home over all its runs."""
+    """Counts the seconds of a home's demo, over all its runs."""
 
     def __init__(self, place: Place) -> None:
         self._file = place.home / "seconds"

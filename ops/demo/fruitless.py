@@ -1,4 +1,4 @@
-"""The report of cycles that left no adapter; its fields about an adapter are null."""
+"""The report of a demo whose cycles made no adapter; its fields about an adapter are null."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,7 @@
-"""General RL for comparison: the cycle's learner, spec and budget on tasks of the traffic.
-
-It differs from the cycle's job only in its tasks; for several cycles it begins with the base and
-has the rollouts of all their jobs. It never serves. After a kill it continues from its journal.
+"""General RL for comparison: the cycle's learner, spec and budget, on tasks as in the traffic. Its
+tasks are the only difference to the cycle's job. For several cycles, it begins with the base and
+gets as many rollouts as all their jobs. Its adapter never answers clients. After a kill it
+continues from its journal.
 """
 
 import time
@@ -23,7 +23,7 @@ from ops.demo.place import Place
 from ops.demo.watch import Point, curve
 
 FIRST_TASK: Final = (1 << 27) + (1 << 26)
-"""Seed of its first task; neither customers nor held-out tasks share it."""
+"""Seed of its first task; customers and held-out tasks have other seeds."""
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -32,12 +32,13 @@ class TrainingError(KintsugiError):
 
 
 def folder_of(place: Place) -> Path:
-    """Return the folder of its output, laid out as a job's."""
+    """Return the folder of general RL's output, which has the layout of a job's folder."""
     return place.home / "general"
 
 
 def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
-    """Return the cycle's spec from the base, over new tasks of the customers' mixture."""
+    """Return the spec of a cycle's job, but from the base and on new tasks of the customers'
+    mixture."""
     sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
     tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, FIRST_TASK), count))

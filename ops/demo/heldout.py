@@ -34,7 +34,7 @@ PARTS: Final = 2
 _LOOK_SECONDS: Final = 0.5
 
 Outcomes = Mapping[str, Mapping[str, Sequence[bool]]]
-"""Kind -> task -> whether each trial passed."""
+"""Kind of task -> task -> for each trial, whether it passed."""
 
 
 class PlayError(KintsugiError):
@@ -47,7 +47,7 @@ def measure(
     players: Sequence[Adapter | None],
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
-    """Return each player's outcomes. `on_progress` takes the played rollouts and their total. Raise
+    """Return each player's outcomes. `on_progress` gets (played rollouts, all rollouts). Raise
     PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
@@ -71,7 +71,7 @@ def measure(
 
 
 def describe(place: Place, row: AdapterRow) -> Adapter:
-    """Return the player with this adapter of the place's home."""
+    """Return the player that answers with an adapter of the home."""
     folder = place.settings().adapter_paths.locate(row.path)
     return Adapter(name=row.adapter, folder=str(folder), sha256=row.sha256)
 
@@ -132,18 +132,18 @@ def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> l
 
 
 def pass_interval(outcomes: Outcomes, kind: str) -> Interval:
-    """Return pass^1 of a kind with its interval."""
+    """Return pass^1 on a kind of task, with its interval."""
     return mean([fmean(trials) for trials in outcomes[kind].values()])
 
 
 def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
-    """Return the difference of pass^1 on the same tasks."""
+    """Return the gain in pass^1 on a kind, paired by task, with its interval."""
     own = [fmean(after[kind][task]) for task in before[kind]]
     return measure_difference(own, [fmean(trials) for trials in before[kind].values()])
 
 
 def overall(outcomes: Outcomes, mix: Mapping[str, float]) -> float:
-    """Return pass^1 of all traffic: every kind by its share in `mix`."""
+    """Return pass^1 of all traffic: the mean of the kinds, weighted by their shares in `mix`."""
     return sum(share * pass_rate(outcomes, kind) for kind, share in mix.items())
 
 

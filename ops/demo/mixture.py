@@ -35,7 +35,7 @@ def read_mixture(path: Path) -> dict[str, float]:
 
 
 def check_mixture(content: Any, name: str) -> dict[str, float]:
-    """Return the shares in `content`; `name` stands for it in errors. Raise BadMixture."""
+    """Return the shares in `content`. Errors call it `name`. Raise BadMixture."""
     if not isinstance(content, dict) or not content:
         raise BadMixture(
             f"{name} is no mixture: it is no JSON object with a share; write {{kind: share}}"

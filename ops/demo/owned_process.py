@@ -21,7 +21,7 @@ from ops.demo.place import ROOT, Place
 def launch(
     arguments: Sequence[str], place: Place, stdout: BinaryIO, stderr: BinaryIO, **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start `python -m` with `arguments`; it ends with this process. `options` are of Popen."""
+    """Start `python -m` with `arguments`. It ends when this process ends. `options` go to Popen."""
     return subprocess.Popen(
         [sys.executable, "-m", "daemon.roles.parent_watch", *arguments], cwd=ROOT,
         env=place.variables, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, **options,
@@ -29,7 +29,7 @@ def launch(
 
 
 def let_go(process: "subprocess.Popen[bytes]") -> None:
-    """Close the pipe by which an ended process watched this one."""
+    """Close the pipe to an ended process, by which it watched this process."""
     assert process.stdin is not None, "it was given one"
     process.stdin.close()
 
@@ -38,7 +38,7 @@ def let_go(process: "subprocess.Popen[bytes]") -> None:
 def owned_process(
     arguments: Sequence[str], place: Place, lock: Path, stdout: BinaryIO, stderr: BinaryIO
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `python -m` with `arguments`, and end it at the end of the block."""
+    """Run `python -m` with `arguments` until the block ends, while holding the file `lock`."""
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         # The process inherits the lock's file, so the lock lasts until both have ended.

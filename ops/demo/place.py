@@ -1,4 +1,4 @@
-"""The home of a demo with its own configuration, and its customers.
+"""The home of a demo, with a configuration of its own and its customers' mixture.
 
 The configuration is made from kintsugi.toml beside this module, the customers' mixture, the
 services (embedded.toml; ops/stack has others), free ports and new keys. An existing home stays as
@@ -40,7 +40,7 @@ class PlaceConflict(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Spacing of a home's cycles."""
+    """Settings that space a home's cycles in time."""
 
     cooldown_seconds: float
     backoff: float
@@ -49,27 +49,27 @@ class Pace:
 
 ONE_CYCLE: Final = Pace(cooldown_seconds=600.0, backoff=2.0, canary_seconds=86400.0)
 SEVERAL_CYCLES: Final = Pace(cooldown_seconds=20.0, backoff=1.0, canary_seconds=1800.0)
-"""The next cycle begins after enough customers, however the last one ended. The cool-down is long
-enough for a cycle's end to be seen before the next begins."""
+"""Pace of several cycles: the next one begins after enough customers, whatever the last one's
+outcome. The cool-down lets the end of a cycle be seen before the next begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Amount of work of a demo."""
+    """Amount of work in a demo."""
 
     min_rollouts: int
     tasks: int
     rollouts: int
     trials: int
-    """Per task before the gate, like the next three."""
+    """Trials per task before the gate; the next three fields are about the gate too."""
     pilot_tasks: int
     least_tasks: int
     most_tasks: int
     held_out: int
-    """Tasks per kind."""
+    """Held-out tasks per kind."""
     min_failures: int = 8
     seed: int = 0
-    """Below SEEDS."""
+    """Seed of customers and held-out tasks, below SEEDS."""
     cycles: int = 1
 
     @property
@@ -97,7 +97,7 @@ SIZES: Final[Mapping[str, Size]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A home."""
+    """The home of a demo, with its files."""
 
     home: Path
 
@@ -129,14 +129,16 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment of its processes, without the operator's configuration."""
+        """Return the environment variables of its processes, without the operator's kintsugi
+        variables."""
         clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
-        # Several processes share few cores, where more threads only wait.
+        # Several processes share a few cores, so more threads would only wait.
         own = {CONFIG_VARIABLE: str(self.config), f"{PREFIX}HOME": str(self.home)}
         return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **own}
 
     def settings(self) -> Settings:
-        """Load the settings of its processes, and set the environment of this process to theirs."""
+        """Give this process the environment variables of the home's processes, and load their
+        settings."""
         for name in [name for name in os.environ if _is_ours(name)]:
             del os.environ[name]
         os.environ.update(self.variables)
@@ -151,8 +153,8 @@ def make(
     fresh: bool = False,
     services: Path = EMBEDDED,
 ) -> Place:
-    """Return the home, made if it is missing, and anew with `fresh`. `services` is the part of the
-    configuration about services. Raise PlaceConflict."""
+    """Return the home. Make it if it is missing; with `fresh`, empty and make it again. The file
+    `services` has the settings of services. Raise PlaceConflict."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)
@@ -180,7 +182,8 @@ def make(
 def check_request(
     place: Place, mix: Mapping[str, float] | None, cycles: int | None, seed: int
 ) -> None:
-    """Check a home's options; None accepts any, two None any `seed`. Raise PlaceConflict."""
+    """Check that options fit a home. None fits always; if both are None, so does `seed`. Raise
+    PlaceConflict."""
     remedy = "name another home with --home, or begin anew with --fresh"
     if mix is not None and dict(mix) != dict(place.mix):
         raise PlaceConflict(
@@ -210,7 +213,7 @@ def _clear(place: Place) -> None:
     if place.home.exists() and any(place.home.iterdir()):
         if not (place.home / _SIZE).exists():
             raise PlaceConflict(f"{place.home} is no home of a demo, so it is not removed")
-        # After a kill here the home does not continue, and may still be removed.
+        # If killed here, the home has no configuration: it cannot continue, but may be removed.
         place.config.unlink(missing_ok=True)
         for path in place.home.iterdir():
             if path.is_dir() and not path.is_symlink():

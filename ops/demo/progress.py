@@ -1,4 +1,4 @@
-"""Results of a home's cycles: after each answers the adapter promoted last, else the base.
+"""Results of a home's cycles. After a cycle, the last promoted adapter answers, or else the base.
 
 results = read_results(connection, cycles)      one per ended cycle
 subject = choose_subject(results)               the cycle that the report is about
@@ -27,7 +27,7 @@ class CycleResult:
     job: JobRow | None
     candidate: AdapterRow | None
     incumbent: AdapterRow | None
-    """The policy that answers after the cycle; None for the base."""
+    """The adapter that answers after the cycle; None for the base."""
 
 
 def read_results(connection: Connection, cycles: int) -> list[CycleResult]:
@@ -44,8 +44,7 @@ def read_results(connection: Connection, cycles: int) -> list[CycleResult]:
 
 
 def choose_subject(results: Sequence[CycleResult]) -> CycleResult | None:
-    """Return the last promoted cycle, else the last gated, else the last with an adapter, if
-    any."""
+    """Return the last promoted cycle, else the last gated one, else the last with an adapter."""
     left = [result for result in results if result.candidate is not None]
     gated = [result for result in left if result.candidate and result.candidate.gate]
     promoted = [result for result in left if result.cycle.outcome == "promoted"]
@@ -53,13 +52,13 @@ def choose_subject(results: Sequence[CycleResult]) -> CycleResult | None:
 
 
 def list_adapters(results: Sequence[CycleResult], subject: CycleResult | None) -> list[AdapterRow]:
-    """Return the subject's adapter and the others that ever answered, each once."""
+    """Return the subject's adapter and all adapters that ever answered, each once."""
     rows = [None if subject is None else subject.candidate, *(item.incumbent for item in results)]
     return list({row.adapter: row for row in rows if row is not None}.values())
 
 
 def sum_budgets(results: Sequence[CycleResult]) -> int:
-    """Return the largest number of rollouts of all cycles' jobs."""
+    """Return the sum of the rollouts that all cycles' jobs were allowed."""
     return sum(item.job.spec.sampler.rollouts for item in results if item.job is not None)
 
 

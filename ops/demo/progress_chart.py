@@ -19,7 +19,7 @@ Entries = Sequence[Mapping[str, Any]]
 
 
 def section(entries: Entries) -> str:
-    """Return the page's section; empty for one cycle, which the rest of the page shows."""
+    """Return the section about several cycles for the page; "" for one cycle."""
     if len(entries) < 3:
         return ""
     return "\n".join(
@@ -29,7 +29,7 @@ def section(entries: Entries) -> str:
 
 
 def summary(entries: Entries) -> str:
-    """Return a sentence on promotions and on all traffic."""
+    """Return a sentence on the number of promotions and the pass rate of all traffic."""
     promoted = sum(entry["outcome"] == "promoted" for entry in entries)
     first, last = entries[0]["traffic"], entries[-1]["traffic"]
     return (
@@ -64,7 +64,7 @@ def draw(entries: Entries) -> str:
 
 
 def _lines(entries: Entries) -> list[tuple[str, str, str, list[float]]]:
-    """Return (name, colour, style, a value per entry); all traffic is drawn last."""
+    """Return (name, colour, style, one value per entry) of each line; all traffic comes last."""
     lines = []
     for number, kind in enumerate(entries[0]["kinds"]):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -129,7 +129,7 @@ def _y(value: float) -> float:
 
 
 def _spread(wanted: Sequence[float]) -> list[float]:
-    """Return heights near the wanted ones with room for a label each."""
+    """Return label heights near the `wanted` ones, but far enough apart for the labels."""
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
     heights = [wanted[place] for place in order]
     for place in range(1, len(heights)):

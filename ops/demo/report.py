@@ -55,7 +55,7 @@ class Story:
 
 
 def build_report(story: Story, seconds: float) -> dict[str, Any]:
-    """Return the document of a demo of `seconds`."""
+    """Return the report's document for a demo that took `seconds`."""
     before, after, mix = story.before, story.after.outcomes, story.mix
     target = story.adapter.capability or ""
     gain = heldout.gain(before, after, target)
@@ -221,7 +221,7 @@ def _holdout_table(report: Mapping[str, Any]) -> str:
 
 
 def lift_section(report: Mapping[str, Any]) -> str:
-    """Return the section of the page; empty without a holdout."""
+    """Return the page's section on the cumulative lift; "" without a holdout."""
     if report["lift"] is None:
         return ""
     lift = report["lift"]
@@ -275,7 +275,7 @@ def _lines(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Sequence[
 
 
 def plot(lines: Sequence[tuple[str, str, Sequence[Sequence[float]]]]) -> str:
-    """Return an inline image of pass rates over rollouts."""
+    """Return an inline SVG of pass rates over rollouts; `lines` are (name, colour, points)."""
     width, height = _PLOT
     most = max((point[0] for _, _, points in lines for point in points), default=1)
 

@@ -1,4 +1,5 @@
-"""The picture of the demo: seven stops, a curve, answering policies, earlier cycles (pure)."""
+"""The terminal picture of the demo: the loop's seven stops, a curve, policies, earlier cycles
+(pure)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,7 +20,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WINDOW: Final = 4
 _SHOWN: Final = 3
 _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
-"""States of an adapter before the gate and its first share are decided."""
+"""States of an adapter before it has passed the gate and got a share of sessions."""
 
 
 def picture(seen: DemoState, seconds: float) -> RenderableType:
@@ -46,12 +47,12 @@ def picture(seen: DemoState, seconds: float) -> RenderableType:
 
 
 def number_of(seen: DemoState) -> int:
-    """Return the number of the running or next cycle."""
+    """Return the number of the running cycle, or of the next one."""
     return min(len(seen.past) + 1, seen.cycles)
 
 
 def describe_past(past: Sequence[PastCycle]) -> str:
-    """Return the outcomes of cycles with their capabilities."""
+    """Return a text of the number, capability and outcome of each cycle."""
     return ", ".join(
         " ".join(filter(None, (str(cycle.number), cycle.capability, _readable(cycle.outcome))))
         for cycle in past
@@ -63,7 +64,7 @@ def _readable(outcome: str) -> str:
 
 
 def stop(seen: DemoState) -> int:
-    """Return the index of the stop at work, from 0 to 6."""
+    """Return the index (0 to 6) of the loop's stop that is at work."""
     if seen.cycle is None:
         return 0
     if seen.cycle.directive is None:
@@ -76,7 +77,7 @@ def stop(seen: DemoState) -> int:
 
 
 def describe_stops(seen: DemoState) -> list[str]:
-    """Return the words of every stop, in order."""
+    """Return a text for every stop of the loop, in order."""
     return [
         _rollouts(seen),
         f"{seen.events:,} in the log",
@@ -89,7 +90,8 @@ def describe_stops(seen: DemoState) -> list[str]:
 
 
 def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
-    """Yield (key, words) for output without a terminal; print only the first words of a key."""
+    """Yield (key, line) for output without a terminal. The caller prints only the first line of a
+    key."""
     if seen.cycles == 1:
         yield from _steps(seen)
         return
@@ -208,7 +210,7 @@ def bar(done: int, whole: int) -> str:
 
 
 def smooth(values: Sequence[float | None]) -> list[float]:
-    """Return moving means over a few batches."""
+    """Return moving means over the last few values; None values are left out."""
     known = [value for value in values if value is not None]
     return [
         sum(known[max(0, end - _WINDOW) : end]) / min(_WINDOW, end)
@@ -217,14 +219,14 @@ def smooth(values: Sequence[float | None]) -> list[float]:
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Return values between 0 and 1 as at most `width` block characters."""
+    """Return a small chart of values between 0 and 1: at most `width` block characters."""
     step = max(1.0, len(values) / width)
     shown = [values[int(place * step)] for place in range(int(len(values) / step))]
     return "".join(_BLOCKS[min(7, int(value * 8))] for value in shown)
 
 
 def curve_points(points: Sequence[Point]) -> list[tuple[int, float]]:
-    """Return smoothed (rollouts, pass rate on written tasks)."""
+    """Return (rollouts, smoothed pass rate on written tasks) of each batch."""
     known = [point for point in points if point.aimed is not None]
     rates = smooth([point.aimed for point in known])
     return [(point.rollouts, rate) for point, rate in zip(known, rates, strict=True)]

@@ -1,6 +1,5 @@
-"""The state of a demo, read from the tables and the reports of job and trial.
-
-Reads only files of the home, never the daemon's memory. Follows its first `cycles` cycles.
+"""The state of a demo, read from the tables and from the reports of its job and trials. It reads
+only files of the home and follows the home's first `cycles` cycles.
 """
 
 import json
@@ -34,7 +33,7 @@ from ops.demo.place import ALIAS
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Judged live rollouts of one policy."""
+    """Number of judged and passed live rollouts of one policy."""
 
     policy: str
     judged: int
@@ -48,22 +47,22 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One batch of the job."""
+    """The results of one batch of the job."""
 
     rollouts: int
     aimed: float | None
     """Share of passed rollouts on written tasks; None if the batch had none."""
     traffic: float | None
     informative: float
-    """Share of the groups on written tasks with both verdicts, since the job began."""
+    """Share of groups on written tasks with both passes and failures, since the job began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A trial before the gate."""
+    """The progress of a trial before the gate."""
 
     number: int
-    """0 is the pilot."""
+    """Number of the trial; 0 is the pilot."""
     played: int
     planned: int
 
@@ -85,9 +84,9 @@ class DemoState:
     live: tuple[Tally, ...]
     patterns: tuple[PatternLine, ...]
     missing: tuple[str, ...]
-    """Conditions of the next cycle; empty while one runs."""
+    """Conditions that the next cycle still waits for; empty while a cycle runs."""
     cycle: CycleRow | None
-    """The running cycle, or the last one when all have ended; None between two."""
+    """The running cycle, or the last one when all have ended; None between two cycles."""
     job: JobRow | None
     curve: tuple[Point, ...]
     adapter: AdapterRow | None
@@ -141,7 +140,7 @@ def followed_cycles(connection: Connection, cycles: int) -> list[CycleRow]:
 
 
 def select_current(rows: Sequence[CycleRow], cycles: int) -> CycleRow | None:
-    """Return the running cycle, or the last followed one; None while the next has not begun."""
+    """Return the running cycle, or the last one if all have ended; None between two cycles."""
     last = rows[-1] if rows else None
     if last is None or (last.outcome is not None and len(rows) < cycles):
         return None
@@ -181,7 +180,7 @@ def tallies(connection: Connection) -> Iterator[Tally]:
 
 
 def curve(folder: Path) -> Iterator[Point]:
-    """Return the batches of a job in order, each once even if an attempt repeats it."""
+    """Yield the batches of a job in order. A batch that an attempt repeated comes once."""
     points: dict[int, Point] = {}
     for line in _read_lines(folder):
         if "batch" in line and "budget" in line:
@@ -190,7 +189,7 @@ def curve(folder: Path) -> Iterator[Point]:
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
-    """Build a reported batch's point (daemon/solver/telemetry/progress.py)."""
+    """Return the point of a batch from the job's report (daemon/solver/telemetry/progress.py)."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, SIBLINGS, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(batch["attempts"] for batch in batches)
@@ -206,7 +205,8 @@ def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
 
 
 def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of a job's attempts, first to last."""
+    """Yield the JSON objects that a job's attempts printed, first to last; a partial line is left
+    out."""
     attempts = sorted((folder / "attempts").glob("*.out"), key=lambda path: int(path.stem))
     for attempt in attempts:
         for line in attempt.read_bytes().split(b"\n")[:-1]:

@@ -33,7 +33,7 @@ _BATCH = "x-batch"
 
 @dataclass(frozen=True)
 class Audit:
-    """Acknowledgements compared with the log; all but the first two counts must be 0."""
+    """Result of comparing acknowledgements with the log. All counts but the first two must be 0."""
 
     acknowledged: int
     stored: int
@@ -52,7 +52,7 @@ class Audit:
 
 
 def batch(source: random.Random) -> list[Entry]:
-    """Return one to five events of one batch, which a header names."""
+    """Return a batch of one to five events; a header of each names the batch."""
     size = source.randint(1, 5)
     name = new_id()
     return [_entry(source, f"{name}/{size}".encode()) for _ in range(size)]
@@ -85,7 +85,7 @@ def start(
 
 
 def read_ack_ids(files: Iterable[Path]) -> set[str]:
-    """Return the acknowledged ids, from whole lines only."""
+    """Return the ids in files of acknowledgements; an incomplete last line is left out."""
     ids: set[str] = set()
     for file in files:
         ids.update(file.read_text().rpartition("\n")[0].split())

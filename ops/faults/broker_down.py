@@ -1,7 +1,7 @@
 """Row 8: the broker is away for minutes while a process appends 100 events a second.
 
-Passes when that process was acknowledged all the time, the backlog is on the broker within 2
-minutes of its return, and what a fold accepts equals the spool.
+Passes when all its appends were acknowledged, the backlog is on the broker within 2 minutes after
+its return, and a fold of the broker's records accepts exactly the spool's events.
 """
 
 import json
@@ -24,7 +24,7 @@ DRAIN_SECONDS: Final = 120
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Take the broker away for `count` seconds."""
+    """Stop the broker for `count` seconds and return the driver's result."""
     with scene(folder) as stage:
         shipper = stage.shipping()
         shipper.line()

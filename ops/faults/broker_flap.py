@@ -1,7 +1,7 @@
 """Rows 7 and 9: the broker is stopped, killed and started again under a running shipper.
 
-Passes when what a fold accepts equals the spool and the shipper never took more than 256 MB above
-its memory before the first fault. Values of 20 KB come faster than the window drains, so a producer
+Passes when a fold accepts exactly the spool's events and the shipper's memory never grew by more
+than 256 MB after the first fault. Values of 20 KB come faster than the window drains, so a producer
 that buffered without limit would show. Not covered: the single error codes that the row names, and
 a leader that moves, which needs a second node.
 """
@@ -19,7 +19,7 @@ LIMIT_BYTES: Final = 256 << 20
 
 
 def flap(stage: Scene, count: int, kill_only: bool) -> None:
-    """Take the broker away `count` times, for up to 3 s each."""
+    """Stop or kill the broker `count` times, for up to 3 s each."""
     chance = random.Random(7)
     for number in range(count):
         time.sleep(chance.uniform(0.5, 2.0))
@@ -32,7 +32,7 @@ def flap(stage: Scene, count: int, kill_only: bool) -> None:
 
 
 def run(count: int, folder: Path, kill_only: bool = False) -> dict[str, Any]:
-    """Take the broker away `count` times while events are shipped."""
+    """Stop or kill the broker `count` times while events are shipped."""
     with scene(folder) as stage:
         child = stage.shipping()
         child.line()

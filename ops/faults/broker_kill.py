@@ -1,7 +1,7 @@
 """Row 9: `kill -9` of the broker, and start again on the same data, under a running shipper.
 
-Passes as ops/faults/broker_flap.py. A kill loses nothing that was acknowledged: the page cache
-belongs to the machine. What the projections make of it is another driver's.
+It passes under the same conditions as ops/faults/broker_flap.py. A kill loses nothing that was
+acknowledged, because the page cache survives it. Other drivers check the projections.
 """
 
 from functools import partial

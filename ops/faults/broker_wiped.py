@@ -1,7 +1,7 @@
 """Row 10: the broker's data is gone and a position beyond its new end is asked for.
 
-Passes when every read says AheadOfLog, with the topics missing and with empty ones made anew, in
-the reader that was connected all along and in a fresh one, and when nothing was written meanwhile.
+Passes when every read raises AheadOfLog and nothing was written meanwhile. This is checked with
+missing topics and with new empty ones, by a connected reader and by a new one.
 """
 
 from contextlib import closing

@@ -1,9 +1,9 @@
 """The wall clock is set forward and back, by up to a day, while jobs run.
 
-To a reader, a clock that was set forward makes all files older by as much, and one that was set
-back dates them in the future; so the times of the files are set, and no clock of this machine is
-touched. Passes when no job is taken for silent or late, none is killed before its grace is over,
-and each that is over ran for as long as it did.
+A clock that is set forward makes all files look older, and a clock that is set back dates them in
+the future. So the driver changes the times of files and never the machine's clock. Passes when no
+job counts as silent or late, no job is killed within its grace, and the reported duration of each
+finished job is right.
 """
 
 import os
@@ -20,7 +20,7 @@ from ops.waits import until
 _STEPS: Final = 4
 _DAY: Final = 86_400.0
 _PATIENCE: Final = 60.0
-"""Seconds; exceeds the length of a job here and is less than most clock steps."""
+"""Time limit of a job in seconds: longer than a job here, shorter than most clock steps."""
 
 _PROGRAM: Final = """
 trap 'exit 0' TERM

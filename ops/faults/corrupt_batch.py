@@ -89,8 +89,8 @@ def _damage_batch(stage: Scene, chance: random.Random) -> Iterator[int]:
 
 
 def _batches(segment: Path) -> list[tuple[int, int]]:
-    """Return (first offset, last byte) of each batch, which begins with offset (8 bytes) and length
-    (4)."""
+    """Return (first offset, position of the last byte) of each batch. A batch begins with its
+    offset (8 bytes) and length (4)."""
     stored = segment.read_bytes()
     batches: list[tuple[int, int]] = []
     at = 0

@@ -33,7 +33,7 @@ _ENDS: Final = (0, 3)
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Kill and finish `count` demos."""
+    """Kill and finish `count` demos; return the driver's result."""
     kills, outcomes, problems = Counter[str](), Counter[str](), list[str]()
     for number in range(seed, seed + count):
         place = Place((folder / str(number) / "home").absolute())

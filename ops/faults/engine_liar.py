@@ -36,11 +36,12 @@ from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
 BOUND_BYTES: Final = 512 << 20
-"""Bound on the gateway's growth: a call may hold 128 MiB of a stream, or 64 MiB of a body."""
+"""Limit on the growth of the gateway's memory; a call may hold 128 MiB of a stream or 64 MiB of a
+body."""
 
 _MIB: Final = 1 << 20
 _ENDLESS_MIB: Final = 400
-"""MiB after which the engine ends an endless answer; reaching it means the gateway did not."""
+"""MiB after which the engine ends an endless answer, if the gateway has not ended it before."""
 
 _HUGE: Final = 10**400
 _TRUTH: Final = "the truth"
@@ -125,7 +126,7 @@ _TWO_CALLS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """A stream that some engine writes, and the record that it must lead to."""
+    """An unusual stream that some engine writes, and the record that it must become."""
 
     choices: list[Json]
     message: Json
@@ -205,7 +206,7 @@ ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
 STATUSES: Final = ("000", "099", "600", "999")
 
 SPLICED: Final = (b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nspliced", b"HTTP/1.1 1", b"spliced")
-"""Bytes after a true answer, in its TCP segment."""
+"""Bytes that the engine sends after a true answer, in the same TCP segment."""
 
 
 class Liar(Engine):
@@ -241,7 +242,7 @@ async def _tell(lie: str | int, streamed: bool) -> AsyncIterator[bytes]:
 
 
 def document(lie: str, streamed: bool) -> Json:
-    """Return the document of a lie."""
+    """Return the JSON document that the engine answers for a lie."""
     return _document(LIES[lie], streamed)
 
 
@@ -270,7 +271,7 @@ def strip_tokens(body: Json) -> Json:
 
 
 def answer(lie: str, streamed: bool) -> bytes:
-    """Return the response of a lie."""
+    """Return the HTTP response of the engine for a lie."""
     told = document(lie, streamed)
     return _encode_stream(told) if streamed else _encode(json.dumps(told).encode())
 
@@ -322,7 +323,8 @@ async def _endless(lie: str) -> AsyncIterator[bytes]:
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Tell `count` lies, each once before one repeats, and then each endless answer once."""
+    """Have the engine tell `count` lies, all different before any repeats, then each endless answer
+    once."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
     wrong: list[str] = []
@@ -403,8 +405,8 @@ class Asker:
         return {"messages": messages, "stream": streamed, "metadata": {"lie": lie}}
 
     def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
-        """Return the call and an error, "" for a right answer. A number asks for the truth with
-        that splice."""
+        """Return (call, error); the error is "" for a right answer. A number in `lie` asks for a
+        true answer with that splice."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
         if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":
@@ -415,20 +417,20 @@ class Asker:
             if events[-1] != "[DONE]" or len(events) > 2:
                 return call, f"events {events[1:]!r}"[:200]
             text = events[0] if len(events) == 2 else ""
-        # Compared as JSON text, since NaN differs from itself.
+        # Compare as JSON text, because NaN differs from itself.
         said = document(_TRUTH if isinstance(lie, int) else lie, streamed)
         expected = json.dumps(strip_tokens(said))
         got = json.dumps(json.loads(text)) if text else ""
         return call, "" if got == expected else f"the client got {got[:200]}"
 
     def ask_status(self, lie: str, streamed: bool) -> str:
-        """Return an error, "" for a right answer to a status that HTTP does not define."""
+        """Ask for a status that HTTP does not define. Return an error, or "" for a right answer."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         right = reply.status_code == 502 and "error" in reply.json()
         return "" if right else f"{reply.status_code} {reply.text[:200]}"
 
     def ask_habit(self, name: str) -> tuple[str, str]:
-        """Return the call of a habit and an error, "" for a right stream."""
+        """Ask for a habit's stream. Return (call, error); the error is "" for a right stream."""
         reply = self._client.post(self._url, json=self._body(name, True))
         *chunks, told = HABITS[name].chunks()
         expected = [*chunks, told] if told["choices"] else chunks
@@ -438,7 +440,7 @@ class Asker:
         return reply.headers["x-kintsugi-call"], "" if right else f"the client got {events!r}"[:200]
 
     def ask_aborted(self) -> str:
-        """Return the call of an unended stream of Anthropic's protocol."""
+        """Ask for a stream in Anthropic's protocol that does not end. Return its call."""
         url = self._url.replace("chat/completions", "messages")
         body = self._body(ABORTED, True) | {"max_tokens": 8}
         with self._client.stream("POST", url, json=body) as reply, suppress(httpx2.ProtocolError):
@@ -446,7 +448,7 @@ class Asker:
         return reply.headers["x-kintsugi-call"]
 
     def ask_endless(self, lie: str) -> str:
-        """Return an error, "" if an endless answer ends rightly for the client."""
+        """Ask for an endless answer. Return an error, or "" if it ends correctly for the client."""
         streamed = lie in ("line", "events")
         with self._client.stream("POST", self._url, json=self._body(lie, streamed)) as reply:
             read = bytearray()

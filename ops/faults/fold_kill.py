@@ -14,7 +14,7 @@ from ops.command_line import run_command
 from ops.faults.folding import DATABASES, Scene, scene, stop
 
 EVENTS_PER_LIFE = 400
-"""More events than a process folds in its life, so that each is killed at work."""
+"""Events per process life: more than it can fold, so that it is killed while folding."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

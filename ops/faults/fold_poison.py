@@ -49,23 +49,24 @@ from ops.command_line import run_command
 from ops.faults.folding import DATABASES, scene
 
 LONG: Final = 6_000
-"""Characters; too many for an index row."""
+"""Number of characters that is too large for an index row."""
 
 _AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record to append, and its required outcome."""
+    """A hostile record to append, and whether it must become a dead letter."""
 
     entry: Entry
     letter: bool
     """Whether it must become a dead letter."""
     source: str | None = None
-    """Another origin than the log's, and its sequence there."""
+    """Source to write in the record in place of the log's; None keeps it. `sequence` is in that
+    source."""
     sequence: int = 0
     headers: bool = True
-    """Whether its headers are readable; else its dead letter names no type."""
+    """Whether its headers are readable; if not, its dead letter has no type."""
 
 
 Make = Callable[[random.Random, str], Poison]
@@ -79,7 +80,7 @@ class Topic(MemoryLog):
         self._own: Counter[tuple[str, int]] = Counter()
 
     def take(self, entry: Entry, source: str | None = None, sequence: int = 0) -> None:
-        """Append one record."""
+        """Append one record, under another `source` and `sequence` if given."""
         at = (entry.stream, entry.partition)
         super().append([entry])
         records = self._records[at]
@@ -123,7 +124,8 @@ def _difference(first: Engine, other: Engine) -> str | None:
 
 
 def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
-    """Return a log, its dead letters by type, and its number of good rollouts."""
+    """Return a log, event type -> number of expected dead letters, and the number of good
+    rollouts."""
     chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):
@@ -136,7 +138,7 @@ def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int
 
 
 def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
-    """Fold the log into one database and return the figures."""
+    """Fold the log into one database and return what the driver reports about it."""
     runner = Runner(topic, engine, patience_seconds=5)
     slowest = 0.0
     began = time.monotonic()
@@ -255,7 +257,7 @@ def _number_too_large(chance: random.Random, name: str) -> Poison:
         trigger="age", reason="", position={},
     )  # fmt: skip
     entry = _entry(chance.choice((claim, cycle)), name)
-    # Neither is the next sequence, so nothing is written, and nothing must break.
+    # Neither record has the next sequence, so nothing is written and nothing may break.
     return Poison(entry, False)
 
 

@@ -1,4 +1,4 @@
-"""The process that the fold's drivers kill and pause, and what they compare afterwards.
+"""The folding process that drivers kill and pause, and the comparison afterwards.
 
     python -m ops.faults.folding --log FILE --database URL [--batch N]
 
@@ -51,7 +51,7 @@ class Scene:
     rounds: int = 0
 
     def grow(self, events: int) -> None:
-        """Append `events` of the mix, and a round over everything before them."""
+        """Append `events` events of ops/mix.py, and a round over the events before them."""
         before = {
             str(partition): {self.log.source: end - 1}
             for partition, end in enumerate(self.log.end(ROLLOUTS.name))
@@ -65,7 +65,7 @@ class Scene:
         self.log.append(entries)
 
     def start(self, batch: int = 50) -> "subprocess.Popen[str]":
-        """Start a folding process; return when it has opened log and database."""
+        """Start a folding process. Return it when it has opened log and database."""
         command = [sys.executable, "-m", "ops.faults.folding", "--log", str(self.file)]
         command += ["--database", self.url, "--batch", str(batch)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -95,7 +95,7 @@ class Scene:
             return row_counts(connection)["cycles"]
 
     def verdict(self) -> dict[str, Any]:
-        """Compare the live tables with a rebuild."""
+        """Compare the live tables with a rebuild and return the result."""
         rebuilt = rebuild(self.log, self.engine)
         with database.read_transaction(self.engine) as connection:
             live, rows = digest(connection), row_counts(connection)
@@ -132,7 +132,8 @@ def scene(kind: str, folder: Path) -> Iterator[Scene]:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Start a PostgreSQL with fsync, outside our folders, which its user may not enter."""
+    """Run a PostgreSQL server with fsync. Its folder is outside ours, which its user may not
+    enter."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as place:
         server = Postgres(Path(place))
         server.start()

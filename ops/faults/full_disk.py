@@ -21,13 +21,14 @@ from ops.faults.small_disk import BALLAST, small_disk
 
 DISK_BYTES: Final = 12 << 20
 BALLAST_BYTES: Final = 8 << 20
-"""Twice what the log can fill: moving its write-ahead log takes as much space again."""
+"""Reserved space: twice what the log can fill, because moving its write-ahead log needs a copy."""
 
 THREADS: Final = 4
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Fill and free `count` small disks; count acknowledged, refused and stored events."""
+    """Fill and free `count` small disks. Return counts of acknowledged, refused and stored
+    events."""
     source = random.Random(seed)
     total = dict.fromkeys(("acknowledged", "refused", "refused_but_stored", "lost", "unsound"), 0)
     blobs = dict.fromkeys(("blobs_stored", "blobs_refused", "blob_remains"), 0)
@@ -72,7 +73,8 @@ def _fill_log(disk: Path, source: random.Random) -> dict[str, int]:
 
 
 def _until_full(log: SqliteLog, source: random.Random) -> tuple[list[str], list[str]]:
-    """Return the ids acknowledged until the disk was full, and those of the refused batch."""
+    """Append until the disk is full. Return the acknowledged ids, and the ids of the refused
+    batch."""
     acknowledged: list[str] = []
     while True:
         entries = batch(source)

@@ -29,7 +29,7 @@ _PATIENCE_SECONDS: Final = 600.0
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Let `count` customers talk, and check that no session mixes their calls."""
+    """Run `count` customers, and check that no session mixes the calls of two."""
     kills = 0
     with scene(folder) as stage:
         for first in range(0, count, AT_ONCE):

@@ -1,7 +1,5 @@
-"""Compare a home's log with what the clients of its gateway were told.
-
-Checks the file itself: offsets, ids, calls, requests rebuilt from their deltas, and answers word by
-word.
+"""Compare a home's log with the answers that clients of its gateway got. It checks offsets, ids,
+calls, requests rebuilt from their deltas, and every word of the answers.
 """
 
 from collections import Counter
@@ -28,7 +26,7 @@ from producers.conversation import parse_messages
 
 @dataclass(slots=True)
 class Book:
-    """The calls of a log."""
+    """The calls in a log, by id."""
 
     ids: Counter[str] = field(default_factory=Counter)
     started: dict[str, list[CallStarted]] = field(default_factory=dict)
@@ -40,7 +38,7 @@ class Book:
     problems: list[str] = field(default_factory=list)
 
     def request(self, call: str) -> tuple[Message, ...]:
-        """Return the messages of a call, rebuilt from its parents'."""
+        """Return all messages of a call's request, rebuilt from its parent calls."""
         started = self.started[call][0]
         own = started.content.messages if started.content else ()
         if started.parent is None:
@@ -69,19 +67,19 @@ class Book:
 
 @dataclass(slots=True)
 class Audit:
-    """Results; all but the counts of traffic must be 0."""
+    """Counts of traffic, and counts of errors, which must all be 0."""
 
     attempts: int = 0
     acknowledged: int = 0
     ended: int = 0
     evidence: int = 0
-    """Calls without an end, as a killed gateway leaves them."""
+    """Calls with a start and no end, as a killed gateway leaves them."""
     replayed: int = 0
     feedback: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     lost_evidence: int = 0
-    """Streams that began with `x-kintsugi-recorded: yes` and lack a start in the log."""
+    """Streams that began with `x-kintsugi-recorded: yes` but have no start in the log."""
     lost_feedback: int = 0
     doubled_ids: int = 0
     ended_twice: int = 0
@@ -97,11 +95,11 @@ class Audit:
 
     @property
     def sound(self) -> bool:
-        """Return whether the log holds what it must, once."""
+        """Return whether no error was found."""
         return self.first is None
 
     def wrong(self, what: str, detail: str) -> None:
-        """Count an error, and keep the first in words."""
+        """Count an error of the kind `what`, and keep the text of the first error."""
         setattr(self, what, getattr(self, what) + 1)
         self.first = self.first or f"{what}: {detail}"[:1000]
 
@@ -124,7 +122,7 @@ def read(home: Path) -> Book:
 
 @contextmanager
 def open_log(home: Path) -> Iterator[tuple[SqliteLog, Bodies]]:
-    """Open a home's log and the bodies of its records."""
+    """Yield a home's log, and a reader of its records' bodies."""
     with (
         closing(SqliteLog(home / "log.db", read_only=True)) as log,
         closing(KeyStore(sqlite_url(home / "keys.db"))) as keys,
@@ -133,7 +131,7 @@ def open_log(home: Path) -> Iterator[tuple[SqliteLog, Bodies]]:
 
 
 def audit(home: Path, ledger: Ledger) -> Audit:
-    """Compare log and ledger. No gateway of the home may run."""
+    """Compare a home's log with the clients' ledger. No gateway of the home may run."""
     book = read(home)
     result = Audit(attempts=len(ledger.seen), ended=len(book.ended), feedback=len(ledger.feedback))
     result.evidence = len(book.started.keys() - book.ended.keys())
@@ -184,7 +182,8 @@ def _audit_log(book: Book, result: Audit) -> None:
 
 
 def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
-    """Find the calls of lost answers by their questions, which no other call asks."""
+    """Count keys with several completed calls. Calls are found by their questions, which are
+    unique."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
         if book.has_completion(call):
@@ -237,7 +236,8 @@ def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
 
 
 def _holds(stored: Message, read: Answer, whole: bool) -> bool:
-    """Return whether the log has all that was read, or begins with it unless `whole`."""
+    """Return whether a stored message equals the answer that was read, or begins with it if not
+    `whole`."""
     if not whole:
         return stored.text.startswith(read.text) and len(stored.tool_calls) >= len(read.calls)
     calls = [(c["id"], c["name"], parse_arguments(c["arguments"])) for c in read.calls.values()]

@@ -28,12 +28,12 @@ EVENTS_PER_SECOND: Final = 100
 CLIENTS: Final = 10
 DRAIN_SECONDS: Final = 120
 GROWTH_BYTES: Final = 128 << 20
-"""Memory growth; the gateway may remember sessions in half of it."""
+"""Limit on the growth of the gateway's memory; its memory of sessions may take half of it."""
 BEFORE_SECONDS: Final = 10
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Take the broker away for `count` seconds."""
+    """Stop the broker for `count` seconds and return the driver's result."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(folder / "broker"))
         stage = stack.enter_context(scene(folder))

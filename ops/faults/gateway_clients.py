@@ -36,15 +36,15 @@ from ops.waits import until
 AT_ONCE: Final = 100
 SLOW_AT_ONCE: Final = 20
 LONG: Final = {"words": 500, "bytes": 32_000}
-"""16 MB of answer: more than all system buffers between engine and client hold."""
+"""Script of an answer of 16 MB, more than all buffers between engine and client hold."""
 BOUND_BYTES: Final = 8 << 20
-"""Per client that does not read; unbounded it would be twice the 16 MB."""
+"""Limit on memory per client that does not read; without a bound it would be twice 16 MB."""
 PATIENCE_SECONDS: Final = 120.0
 
 
 @dataclass
 class ClientResults:
-    """Results of the misbehaving clients."""
+    """Counts and errors of the misbehaving clients."""
 
     asked: int = 0
     finished: int = 0

@@ -1,6 +1,5 @@
-"""A scripted engine: a real HTTP server that answers as the request tells it, also wrongly.
-
-Speaks the embedded engine's dialect and passes the gateway's proof. Its text follows from the last
+"""A scripted engine: a real HTTP server that answers as the request tells it, even wrongly. It
+speaks the embedded engine's dialect and passes the gateway's proof. Its text follows from the last
 message alone. The field `script` of a request holds:
 
     mark      key of the engine's counts
@@ -24,7 +23,8 @@ from typing import Any, Final, Self
 Json = dict[str, Any]
 
 FAULTS: Final = ("cut", "reset", "garbage", "stall", "nonsense")
-"""End without the last chunk; reset; not HTTP; no more bytes; a piece that is not JSON."""
+"""An end without the last chunk; a connection reset; bytes that are not HTTP; no more bytes; a
+piece that is not JSON."""
 
 MODEL: Final = "scripted"
 _PROMPT: Final = [1, 2, 3]
@@ -32,24 +32,24 @@ _PROMPT: Final = [1, 2, 3]
 
 @dataclass(slots=True)
 class EngineCounts:
-    """Requests at the engine, by mark."""
+    """Counts of the engine's requests by their mark."""
 
     asked: Counter[str] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
     cancelled: Counter[str] = field(default_factory=Counter)
-    """Answers whose reader left before their end."""
+    """Mark -> answers whose reader left before the end."""
 
 
 class Engine:
     """A server in a thread of this process."""
 
     def __init__(self, model: str = MODEL) -> None:
-        """`model` is the served name; calls of another are refused, as by real engines."""
+        """`model` is the served name. Calls for another name are refused, as real engines do."""
         self.heard = EngineCounts()
         self.released = threading.Event()
         self.released.set()
         self.listed = threading.Event()
-        """Lets it list its models; until then such requests wait."""
+        """Requests for the list of models wait until this event is set."""
         self.listed.set()
         self._model = model
         self.port = 0
@@ -126,7 +126,7 @@ class Engine:
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1
         work = asyncio.create_task(self._send_answer(writer, body, script))
-        # Clients do not pipeline, so anything readable here is the end of the connection.
+        # Clients do not pipeline, so data or an end here means that the client has left.
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not isinstance(work.exception(), OSError):
@@ -157,7 +157,7 @@ class Engine:
                     return await _inject_fault(writer, fault)
                 await self._wait_for_release(script)
             await _piece(writer, json.dumps(piece).encode())
-        # In one write: a client may close after [DONE], which must not count as cancelled.
+        # One write: a client may close after [DONE], and must not count as cancelled.
         await _piece(writer, b"[DONE]", b"0\r\n\r\n")
         return True
 

@@ -31,7 +31,7 @@ STREAMS: Final = 3
 REFUSALS: Final = 4
 PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20
-"""Characters of a request that becomes a blob."""
+"""Number of characters in a request that becomes a blob."""
 
 FILLER: Final = "filler"
 _NOBODY: Final = CallAttempt([], "", stream=True)
@@ -85,7 +85,7 @@ def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -
 
 
 def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None:
-    """Ask until the log has refused some calls; its allocated space may last a while."""
+    """Ask until some calls were not recorded. The log's allocated space may last for a while."""
     refused, number = 0, 0
     deadline = time.monotonic() + PATIENCE_SECONDS
     while refused < REFUSALS:

@@ -1,8 +1,7 @@
-"""Clients of a gateway under fault, and the ledger of what each was told.
-
-All calls go through OpenAI's client; `_Tap` keeps the bytes below it, because that client hides the
-end of a stream and its comments. A call is acknowledged when its whole body, or `[DONE]`, was read
-and nothing said `x-kintsugi-recorded: no`.
+"""Clients of a gateway under faults, and a ledger of their answers. All calls go through OpenAI's
+client. `_Tap` keeps the raw bytes, because that client hides the end of a stream and its comments.
+A call is acknowledged when its whole body, or `[DONE]`, was read and nothing said
+`x-kintsugi-recorded: no`.
 """
 
 import random
@@ -34,7 +33,7 @@ _READ_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class Answer:
-    """A choice, as far as the client read it."""
+    """The part of a choice that the client has read."""
 
     text: str = ""
     calls: dict[int, Json] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class CallAttempt:
 
     messages: list[Json]
     mark: str
-    """Shared by retries."""
+    """Name of the call, equal for its retries."""
     stream: bool
     key: str | None = None
     call: str | None = None
@@ -55,16 +54,16 @@ class CallAttempt:
     recorded: str | None = None
     replayed: bool = False
     whole: bool = False
-    """The body was read to its end, a stream's to `[DONE]`."""
+    """Whether the body was read to its end, a stream to `[DONE]`."""
     taken_back: bool = False
-    """A comment before the end said that the call is not recorded after all."""
+    """Whether a comment in the stream said later that the call is not recorded."""
     finished: bool = False
     error: str | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
     def has_ack(self) -> bool:
-        """Return whether the client may rely on the log."""
+        """Return whether the client was told that the call is recorded."""
         return self.whole and self.recorded == "yes" and not self.taken_back
 
     @property
@@ -75,17 +74,17 @@ class CallAttempt:
 
 @dataclass(slots=True)
 class Ledger:
-    """Observations of all clients; several threads may append."""
+    """The attempts of all clients; several threads may append to it."""
 
     seen: list[CallAttempt] = field(default_factory=list)
     feedback: list[str] = field(default_factory=list)
 
     def list_acks(self) -> list[CallAttempt]:
-        """Return the attempts that must be in the log."""
+        """Return the acknowledged attempts, which must be in the log."""
         return [attempt for attempt in self.seen if attempt.has_ack]
 
     def cut_off(self) -> list[CallAttempt]:
-        """Return the streams that began and did not end."""
+        """Return the streams that began but did not end."""
         return [
             attempt
             for attempt in self.seen
@@ -93,7 +92,7 @@ class Ledger:
         ]
 
     def silent(self) -> list[CallAttempt]:
-        """Return the streams cut off without an error at the client."""
+        """Return the streams that were cut off without an error at the client."""
         return [attempt for attempt in self.cut_off() if attempt.error is None]
 
     def of(self, mark: str) -> list[CallAttempt]:
@@ -172,7 +171,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> CallAttempt:
-        """Make an attempt, in the ledger from its beginning; `extra_body` replaces the script."""
+        """Make an attempt, and enter it in the ledger at once. `extra_body` replaces the script."""
         headers = dict(headers or {})
         body = fields.pop("extra_body", None) or {"script": script}
         seen = CallAttempt(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
@@ -243,7 +242,7 @@ class Talker(Worker):
         headers: Mapping[str, str] | None = None,
         **client: str,
     ) -> None:
-        """`per_second` paces the calls, `extra_body` replaces scripts, `client` has the key."""
+        """`per_second` limits calls, `extra_body` replaces scripts, `client` goes to Client."""
         super().__init__(f"talker-{seed}", stop)
         self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)

@@ -34,7 +34,7 @@ _BATCH: Final = 49
 _SECONDS: Final = 60.0
 _SHOWN: Final = 20
 _LENGTH: Final = 192
-"""Context length in tokens: a conversation with a tool, and few more."""
+"""Context length in tokens: little more than a conversation with a tool needs."""
 
 _CHAT: Final[Json] = BODIES[0][1] | {"model": "fuzzed", "max_tokens": 1, "top_k": 40}
 _TEXT: Final[Json] = {"prompt": [[1, 2], [3]], "max_tokens": 1, "logprobs": 1, "seed": 3, "n": 1}
@@ -78,7 +78,7 @@ _PATHS: Final = (
 
 
 def requests(seed: int, count: int) -> Iterator[bytes]:
-    """Yield `count` requests; the same seed makes the same ones."""
+    """Yield `count` hostile requests, the same for the same seed."""
     chosen = random.Random(seed)
     change_bodies = partial(change_values, bodies=_BODIES)
     ways = (change_numbers, change_numbers, change_numbers, change_command, change_bodies)
@@ -87,7 +87,7 @@ def requests(seed: int, count: int) -> Iterator[bytes]:
 
 
 def change_numbers(chosen: random.Random) -> bytes:
-    """Return a request with a few numbers changed."""
+    """Return a request in which a few numbers are replaced by extreme ones."""
     path, body = chosen.choice(_BODIES[:5])
     names = chosen.sample(NUMBERS, chosen.choice((1, 1, 1, 2)))
     texts = {name: _choose_number(chosen) for name in names}
@@ -101,7 +101,7 @@ def change_numbers(chosen: random.Random) -> bytes:
 
 
 def change_command(chosen: random.Random) -> bytes:
-    """Return a command for an adapter with its name or path changed."""
+    """Return a command to load or unload an adapter, with its name or path changed."""
     path, body = chosen.choice(_BODIES[5:])
     texts = {chosen.choice(("lora_name", "lora_name", "x")): chosen.choice(_NAMES)}
     if "lora_path" in body and chosen.random() < 0.7:
@@ -128,7 +128,7 @@ def _write_body(body: Json, texts: dict[str, str]) -> bytes:
 
 @dataclass(slots=True)
 class Outcome:
-    """Answers and errors."""
+    """Counts of the engine's answers, and the errors that were found."""
 
     requests: int = 0
     callers: int = 0
@@ -149,10 +149,10 @@ class Outcome:
 
 
 class Fuzzer:
-    """An engine that gets inputs batch by batch."""
+    """Sends hostile inputs to an engine and checks it after each."""
 
     def __init__(self, engine: RealEngine, adapter: Path, folder: Path, seed: int) -> None:
-        """`adapter` fits the engine's base; others are made of it in `folder`."""
+        """`adapter` fits the engine's base. Damaged copies of it are made in `folder`."""
         self._engine = engine
         self._adapter = adapter
         self._folder = folder
@@ -164,7 +164,8 @@ class Fuzzer:
         self.outcome = Outcome()
 
     def try_batch(self, batch: tuple[bytes, ...]) -> None:
-        """Send requests and then an adapter; after each, check that the next caller is answered."""
+        """Send requests and then an adapter. After each, check that an ordinary call is
+        answered."""
         replies = send_all(self._engine.port, batch, self._check_next_caller)
         self.outcome.requests += len(batch)
         self.outcome.statuses += replies.statuses

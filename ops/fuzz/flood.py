@@ -17,13 +17,13 @@ BYTES: Final = 30 << 20
 
 _USER: Final = re.compile(rb'"user": ?"([a-z_]+)"')
 _MANY: Final = 90_000
-"""Choices, or calls, of an answer: three brackets each."""
+"""Number of choices or tool calls in an answer; each has three brackets."""
 _EVENTS: Final = 100_000
 _DONE: Final = b"data: [DONE]\n\n"
 _PIECE: Final = 64 << 10
 
 Answer = tuple[bool, list[bytes]]
-"""Whether it is a stream, and its pieces."""
+"""(whether the answer is a stream, its pieces)."""
 
 
 def _whole(document: Any) -> Answer:
@@ -79,7 +79,7 @@ ANSWERS: Final[Mapping[str, Callable[[], Answer]]] = {
 
 
 async def _serve(port: int) -> None:
-    # Made before the first request: other calls must not wait for it.
+    # Make the answers before the first request, so that other calls do not wait for them.
     answers = {name: make() for name, make in ANSWERS.items()}
 
     async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

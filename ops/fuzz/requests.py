@@ -1,8 +1,8 @@
 """Hostile requests, made deterministically from ordinary ones (seed -> bytes, pure).
 
-Three ways, each past another line of defence: bytes changed anywhere, which the HTTP parser mostly
-refuses; headers and paths changed in valid HTTP; values changed in a body of right length, which
-reaches the engine and the log.
+They are changed in three ways. Changed bytes are mostly refused by the HTTP parser. Changed headers
+and paths in valid HTTP reach the gateway. Changed values in a body of right length reach the engine
+and the log.
 """
 
 import json
@@ -223,7 +223,7 @@ def write_request(
     body: bytes,
     headers: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    """Return a request's bytes, a tenth of them with a chunked body."""
+    """Return a request's bytes. One in ten has a chunked body."""
     fields = [("host", "localhost"), *headers]
     chunked = chosen.random() < 0.1
     fields.append(

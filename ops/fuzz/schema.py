@@ -1,4 +1,4 @@
-"""schemathesis against a gateway: requests that its own description allows, and others.
+"""Run schemathesis against a gateway: requests that its OpenAPI document allows, and others.
 
 Runs in its own environment (ops/isolated.py). Checks the gateway's promises: no status of 500 or
 more, and the described content types, headers and shapes. The engine decides what a request may
@@ -32,7 +32,8 @@ class Report:
 
 
 def schemathesis(url: str, examples: int, seed: int, folder: Path) -> Report:
-    """Run `examples` per operation and phase; `url` has no `/v1`. Raise InstallError or OSError."""
+    """Run `examples` per operation and phase against `url` (without `/v1`). Raise InstallError or
+    OSError."""
     done = subprocess.run(
         [
             *(str(interpreter(REQUIREMENT)), "-m", "schemathesis.cli"),

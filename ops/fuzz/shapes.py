@@ -1,6 +1,5 @@
-"""Requests with as much of one thing as a gateway accepts (shape -> body).
-
-Each comes in two sizes: alone, and filled with one text up to the largest body.
+"""Requests with as many elements of one type as a gateway accepts. Each comes in two sizes: without
+other content, and filled with a text up to the largest body.
 """
 
 import json
@@ -26,7 +25,7 @@ from producers.spans.otlp import MAX_SPANS
 BODY_BYTES: Final = 31 << 20
 
 _FIELDS: Final = 20
-"""Most values and brackets of a body beside the counted ones."""
+"""Most values and brackets of a body besides the elements that are counted."""
 _VALUES: Final = MAX_JSON.values - _FIELDS
 _KEYS: Final = MAX_JSON.keys - _FIELDS
 _CONTAINERS: Final = MAX_JSON.containers - _FIELDS
@@ -37,7 +36,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A request, or an answer, of one kind."""
+    """A request with many elements of one type, or one that asks for such an answer."""
 
     name: str
     path: str
@@ -61,7 +60,7 @@ def make_shapes() -> Iterator[Shape]:
 
 
 def text_shape(size: int, answer: str = "short") -> Shape:
-    """Return a request of one text with `size` bytes in all."""
+    """Return a request with a single text and `size` bytes in total."""
     path = "/v1/chat/completions"
     return _shape(f"text {answer} {size}", path, {"messages": [_user("Hi")]}, size, answer)
 

@@ -1,8 +1,6 @@
-"""Send bytes to a gateway or an engine and judge the answers (requests -> errors).
-
-Errors are a status of 500 or more, also in a stream, since the engine is well; an error without a
-reason in the shape of its API; bytes that are not HTTP; and no answer, since the gateway's waiting
-for clients is limited.
+"""Send bytes to a gateway or an engine and judge the answers. These count as errors: a status of
+500 or more, also in a stream, because the engine works; an error body without a reason in the API's
+format; bytes that are not HTTP; and no answer, because the gateway must not wait for ever.
 """
 
 import json
@@ -26,7 +24,7 @@ _PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
 @dataclass(slots=True)
 class Replies:
     statuses: Counter[int] = field(default_factory=Counter)
-    """Status 0: the connection was closed without an answer."""
+    """Status -> number of answers; 0 stands for a connection closed without an answer."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -48,7 +46,8 @@ def send_all(
 
 
 def send(port: int, raw: bytes) -> tuple[int, str | None]:
-    """Return the status of the first answer, and its error, if any."""
+    """Send `raw` on a new connection. Return the status of the first answer, and its error, if
+    any."""
     with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS) as connection:
         # The reason of an early refusal may still be readable.
         with suppress(BrokenPipeError, ConnectionResetError):

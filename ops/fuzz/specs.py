@@ -43,9 +43,9 @@ Location = tuple[str | int, ...]
 """Keys and indices that lead to a value of a document."""
 
 SLOW_SECONDS: Final = 30.0
-"""Bound on a spec's processor time; the slowest takes a tenth."""
+"""Limit on the processor time of a spec's checks; the slowest spec takes a tenth."""
 _HUGE: Final = "<1e999>"
-"""Stands for a number that Python would write as Infinity."""
+"""Placeholder for the number 1e999, which Python would write as Infinity."""
 
 
 _WARM: Final[Json] = {
@@ -121,7 +121,7 @@ _OTHERS: Final[tuple[Any, ...]] = (None, True, False, "1", [], {}, [[]], {"a": 1
 
 
 def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
-    """Yield mutants of specs without end, the same for the same seed."""
+    """Yield mutants of the specs `bases` for ever, the same for the same seed."""
     chance = random.Random(f"specs {seed}")
     whole = [json.loads(JobSpec.model_validate(base).model_dump_json()) for base in bases]
     while True:
@@ -204,7 +204,8 @@ def check_spec(content: bytes) -> str:
 
 
 def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
-    """Check `count` specs; return results, errors, and the most processor seconds of one."""
+    """Check `count` specs. Return result -> count, errors, and the slowest spec's processor
+    seconds."""
     results: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
@@ -224,7 +225,7 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Run `count` jobs; return their outcomes and errors."""
-    # Imported once: each job is a fork of this process.
+    # Import once here, because each job is a fork of this process.
     for kind in KINDS.values():
         kind.load_run()
     results: Counter[str] = Counter()

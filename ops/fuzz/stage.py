@@ -38,7 +38,7 @@ class FuzzTarget:
     gateway: Gateway
 
     def problems(self) -> list[str]:
-        """Stop the gateway and return errors of it and of its records."""
+        """Stop the gateway. Return the errors of the gateway and of its log."""
         complaints: list[str] = []
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
         answer = httpx2.post(f"{self.gateway.url}/chat/completions", json=body, timeout=120)

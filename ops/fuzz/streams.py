@@ -35,7 +35,7 @@ _MOST_REPORTED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """An engine's way of writing a stream."""
+    """How an engine writes a stream."""
 
     name: str
     usage_in: str = "bare"
@@ -43,11 +43,11 @@ class Style:
     usage_unasked: bool = False
     """Whether clients get usage without asking."""
     null_usage: bool = False
-    """Whether the other chunks of a stream with usage have a null in its field."""
+    """Whether the other chunks of a stream with usage have `usage: null`."""
     null_ids: bool = False
     """Whether token ids that were not requested are null; else they are absent."""
     null_words: bool = False
-    """Whether a delta has all fields of a message, with nulls."""
+    """Whether a delta has all fields of a message, unused ones as null."""
     fingerprint: str | None = None
     """Fingerprint on the last chunk of a choice, or beside requested usage."""
     comments: bool = False
@@ -70,11 +70,11 @@ STYLES: Final = (
 )
 
 Step = tuple[int, Json, int, str | None]
-"""Number of the choice, its delta, its tokens and its finish reason."""
+"""(index of the choice, delta, number of tokens, finish reason)."""
 
 
 def make_script(chosen: random.Random, choices: int) -> list[Step]:
-    """Return the steps of a random answer, with its choices in random order."""
+    """Return the steps of a random answer, in which the choices are interleaved at random."""
     steps = {number: [*_make_steps(chosen, number)] for number in range(choices)}
     order = [number for number in steps for _ in steps[number]]
     chosen.shuffle(order)
@@ -114,7 +114,7 @@ def _make_call(chosen: random.Random, index: int) -> Iterator[Json]:
 
 
 def answer(style: Style, script: Iterable[Step], body: Json) -> bytes:
-    """Return an engine's stream for a request for chat or completions."""
+    """Return the bytes of the stream that an engine of this style sends for `body`."""
     asked = (body.get("stream_options") or {}).get("include_usage") is True
     chunks = [*_write_chunks(style, script, body, asked or style.usage_unasked)]
     if style.null_usage and asked:
@@ -178,7 +178,7 @@ def _count(written: int) -> Json:
 
 
 def answer_probe(style: Style, body: Json) -> bytes:
-    """Return the answer to a request of the gateway's proof; these engines guide no chat."""
+    """Return the answer to a request of the gateway's proof. These engines have no guided chat."""
     if "messages" in body:
         return encode_json({"choices": []})
     if body.get("stream"):
@@ -261,7 +261,7 @@ class Reader:
         return httpx2.Response(200, headers=headers, content=self._stream)
 
     def read(self, stream: bytes) -> list[Json]:
-        """Return the chunks of a stream and the answer that they add up to."""
+        """Return the chunks of a stream, and last the complete answer."""
         self._stream = stream
         state, chunks = ChatCompletionStreamState(), []
         for chunk in self._client.chat.completions.create(

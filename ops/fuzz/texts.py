@@ -25,7 +25,7 @@ _MOST_GROWTH: Final = 2.8
 _FLOOR: Final = 0.01
 """Seconds of thread time below which times are not compared."""
 _SURE: Final = 4
-"""Factor of the runs before a reader counts as wrong."""
+"""Factor by which runs are repeated before a reader counts as wrong."""
 _SLOWEST: Final = 10
 
 PIECES: Final = (
@@ -62,14 +62,14 @@ BEGINNINGS: Final = ("", "<tool_call>", '{"a": "', "I ")
 
 
 def corpus() -> Iterator[tuple[str, str]]:
-    """Yield (beginning, piece) of every text."""
+    """Yield (beginning, repeated piece) of every text."""
     for piece in dict.fromkeys(PIECES):
         for beginning in BEGINNINGS:
             yield beginning, piece
 
 
 def write_text(beginning: str, piece: str, size: int) -> str:
-    """Return a text of `size` characters."""
+    """Return a text of `size` characters: `beginning` and then copies of `piece`."""
     return (beginning + piece * (size // len(piece) + 1))[:size]
 
 
@@ -79,7 +79,7 @@ def run(
     sizes: Sequence[int] = SIZES,
     runs: int = 2,
 ) -> dict[str, Any]:
-    """Time readers and return the driver's result."""
+    """Time readers on texts and return the result as JSON values."""
     wrong: list[str] = []
     slowest: dict[str, float] = {}
     texts = list(texts)
@@ -112,7 +112,7 @@ def _judge(
         most = before * _MOST_GROWTH ** math.log2(size / size_before)
         seconds = _time(read, beginning, piece, size, runs)
         if seconds > max(most, _FLOOR):
-            # Other work may have slowed one of them: repeat both, more often.
+            # Other work may have slowed one measurement: repeat both, with more runs.
             before = _time(read, beginning, piece, size_before, runs * _SURE)
             seconds = min(seconds, _time(read, beginning, piece, size, runs * _SURE))
             most = before * _MOST_GROWTH ** math.log2(size / size_before)
@@ -126,7 +126,7 @@ def _judge(
 
 
 def _time(read: Reader, beginning: str, piece: str, size: int, runs: int) -> float:
-    """Return the least seconds of several runs, each with another text, for readers cache."""
+    """Return the least seconds of several runs. Each has another text, because readers cache."""
     least = math.inf
     for number in range(runs):
         text = write_text(beginning, piece, size - number)

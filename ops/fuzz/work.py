@@ -72,7 +72,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Effects of one call on a gateway."""
+    """Longest times and most memory of a gateway during one call."""
 
     status: int
     seconds: float
@@ -84,7 +84,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Settings for gateways, and an idle gateway beside them."""
+    """The settings for gateways under test, and an idle gateway to compare with."""
 
     folder: Path
     engine: str
@@ -116,7 +116,7 @@ def stage(folder: Path, settings: dict[str, str], clients: int) -> Iterator[Stag
 
 
 def measure(shape: Shape, at: Stage) -> Measurement:
-    """Send a shape to a new gateway from all clients at once."""
+    """Send a shape to a new gateway from all clients at once, and measure the gateway."""
     gateway = at.start(shape.name)
     try:
         livez = Asker(_LIVEZ, gateway.port)

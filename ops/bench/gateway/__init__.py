@@ -1,1 +1,1 @@
-"""Cost of the gateway per call, compared with a public gateway and with none."""
+"""Benchmark: cost of the gateway per call, compared with a public gateway and with no gateway."""

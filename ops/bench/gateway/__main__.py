@@ -53,11 +53,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A kind of load."""
+    """A kind of load: concurrent clients, or calls at a fixed rate."""
 
     stream: bool
     clients: int | None
-    """None calls at RATE."""
+    """Number of concurrent clients; None for calls at the rate RATE."""
 
     @property
     def name(self) -> str:
@@ -73,26 +73,26 @@ class Run:
     rate: float
     """Calls per second."""
     cpu_ms: float
-    """Per call."""
+    """Milliseconds of processor time per call."""
     percentiles: dict[str, float]
-    """Milliseconds."""
+    """Name of a percentile, such as `first_p50` -> milliseconds."""
     syncs: int
     events: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The processes and files of the bench."""
+    """The running processes and open files of the benchmark."""
 
     sides: Sequence[Side]
     home: Home
     syncs: Syncs
     bare: int
-    """Descriptor of a file to append to."""
+    """File descriptor of the file for bare appends."""
     seconds: float
 
     def round(self, number: int) -> tuple[list[float], dict[Cell, dict[str, Run]]]:
-        """Run one round: return the seconds of bare appends, and each load's run on each side."""
+        """Run one round. Return the seconds of bare appends, and load -> side -> figures."""
         bare: list[float] = []
         runs: dict[Cell, dict[str, Run]] = {}
         for cell in _cells():
@@ -138,7 +138,7 @@ async def _run_load(side: Side, cell: Cell, seconds: float, seed: int) -> list[S
 
 
 def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return p50 and p99 to the first and to the last byte in milliseconds."""
+    """Return the 50th and 99th percentile of the times to first and last byte, in milliseconds."""
     figures: dict[str, float] = {}
     for name, values in (
         ("first", sorted(sample.first for sample in samples)),
@@ -150,8 +150,8 @@ def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def read_call_values(home: Home, number: int) -> list[bytes]:
-    """Return the stored events that answers waited for, the newest of the longest partition. Raise
-    RuntimeError if one has no tokens: a gateway that captures none has less to do."""
+    """Return the values of the newest events on which answers waited. Raise RuntimeError if one has
+    no tokens, because a gateway without capture does less work."""
     ends = home.log.end(ROLLOUTS.name)
     partition = max(range(len(ends)), key=ends.__getitem__)
     begin = max(0, ends[partition] - 4 * number)
@@ -204,7 +204,7 @@ def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
 
 @contextmanager
 def open_bare(folder: Path) -> Iterator[int]:
-    """Yield the descriptor of an empty file to append to."""
+    """Yield the file descriptor of an empty file for bare appends."""
     path = folder / "bare"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -215,8 +215,8 @@ def open_bare(folder: Path) -> Iterator[int]:
 
 
 def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
-    """Return the seconds per append and fdatasync, paced like calls: idle disks answer
-    differently."""
+    """Return the seconds of each append with fdatasync. Pauses as between calls let the disk
+    idle."""
     seconds: list[float] = []
     for value in values:
         time.sleep(_BARE_GAP_SECONDS)
@@ -229,7 +229,7 @@ def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
 
 @contextmanager
 def open_bench(folder: Path, seconds: float) -> Iterator[Bench]:
-    """Start and warm up all sides."""
+    """Yield the benchmark with all processes started and warmed up."""
     with ExitStack() as stack:
         home, syncs = Home(folder), Syncs(folder)
         direct = stack.enter_context(engine(folder))

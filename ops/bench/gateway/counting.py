@@ -27,7 +27,7 @@ _ASKED: Final = 20
 
 
 def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
-    """Return each piece of what a successful call counts."""
+    """Return name -> function, for each metric update that a successful call makes."""
 
     def in_flight() -> None:
         with metrics.in_flight():
@@ -52,7 +52,7 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
 
 
 def make_body(kilobytes: int) -> bytes:
-    """Return an agent's call of this size: half human text, half JSON results of tools."""
+    """Return a request body of this size: half human text, half JSON results of tools."""
     record = json.dumps({"items": [{"id": number, "price": "1.50"} for number in range(8)]})
     pair = [
         {"role": "user", "content": "Where is my order? I have waited for 3 days. " * 6},
@@ -75,7 +75,7 @@ def time_scan(kilobytes: int, rounds: int) -> tuple[float, float]:
 
 
 def cheapest(what: Callable[[], object], times: int, rounds: int) -> float:
-    """Return the processor seconds of one call of `what`."""
+    """Return the processor seconds of one call of `what`, in the fastest of `rounds`."""
     return min(_processor_seconds(what, times) for _ in range(rounds)) / times
 
 

@@ -1,8 +1,8 @@
-"""Clients that cost little: prepared requests in, times out.
+"""Cheap load clients: they send prepared requests and record times.
 
-Requests are built before the clock starts, and an answer is read only as far as shows that it is
-whole. Conversations have TURNS calls; each sends back the earlier answers, as agents do. An answer
-that is incomplete, or not recorded where it should be, ends the bench.
+Requests are built before the clock starts, and an answer is parsed only enough to see that it is
+complete. Conversations have TURNS calls; each sends back the earlier answers, as agents do. An
+answer that is incomplete, or not recorded where it should be, ends the bench.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ _sessions = count()
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Times of one call, in seconds after it was due."""
+    """Times of one call, in seconds after the moment when it should begin."""
 
     first: float
-    """First byte of the body."""
+    """Seconds until the first byte of the body."""
     last: float
-    """End of the body."""
+    """Seconds until the end of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Target:
 
     port: int
     recorded: bool
-    """Whether it must report that it recorded the call."""
+    """Whether its answers must say that the call was recorded."""
 
 
 @cache
@@ -79,7 +79,8 @@ def _body(turn: int, stream: bool) -> bytes:
 
 
 def requests(stream: bool | None) -> Iterator[bytes]:
-    """Yield one client's requests; None alternates whole answers and streams."""
+    """Yield one client's requests. `stream` None alternates whole answers and streams by
+    session."""
     while True:
         session = next(_sessions)
         streamed = session % 2 == 0 if stream is None else stream
@@ -123,7 +124,7 @@ class Connection(asyncio.Protocol):
         done: "Callable[[Connection, Sample], None]",
         failed: Callable[[str], None],
     ) -> None:
-        """Send `request`, and call `done`, or `failed` with the reason."""
+        """Send `request`. Call `done` at the end of the answer, or `failed` with a reason."""
         self._due, self._done, self._failed = due, done, failed
         self._head, self._first, self._received = None, None, b""
         if self._transport is None:
@@ -193,7 +194,8 @@ class Load:
         self._stopped = False
 
     async def run_clients(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
-        """Run `clients` that call again at each answer, until `until(number of calls)` holds."""
+        """Run `clients` that call again after each answer, until `until(number of calls)` is
+        true."""
         sources: dict[Connection, Iterator[bytes]] = {}
 
         def again(connection: Connection, sample: Sample) -> None:

@@ -58,7 +58,7 @@ _RUN_PUBLIC: Final = "from litellm.proxy.proxy_cli import run_server; run_server
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A process that answers."""
+    """A compared process that answers calls."""
 
     name: str
     target: Target
@@ -70,7 +70,7 @@ class Side:
 
 
 class Syncs:
-    """Counts the fsyncs of a process."""
+    """Counts the fsync and fdatasync calls of a process by a preloaded library."""
 
     def __init__(self, folder: Path) -> None:
         self._library = folder / "syncs.so"
@@ -92,7 +92,7 @@ class Syncs:
 
 
 class Home:
-    """The home that our gateway writes to."""
+    """The home to which our gateway writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "home"
@@ -118,7 +118,7 @@ class Home:
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Side]:
-    """Start the engine."""
+    """Run the engine, for direct access, until the block ends."""
     command = [sys.executable, "-m", "ops.bench.gateway.upstream"]
     with _run_process("direct", command, {}, folder) as process:
         assert process.stdout is not None, "opened as a pipe"
@@ -128,7 +128,8 @@ def engine(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
-    """Start our gateway, which has proven the engine and records."""
+    """Run our gateway over `upstream` until the block ends. It has proven the engine and
+    records."""
     port = find_ports(1)[0]
     command = [
         sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",
@@ -147,7 +148,7 @@ def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Sid
 
 @contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
-    """Start LiteLLM's proxy without database and logs. Raise InstallError."""
+    """Run LiteLLM's proxy without database and logs until the block ends. Raise InstallError."""
     python = isolated.interpreter(_PUBLIC_EXTRA)
     port = find_ports(1)[0]
     config, quiet = folder / "litellm.yaml", folder / "quiet.json"

@@ -38,17 +38,17 @@ _ALARMS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of traffic, and bounds on its outcomes."""
+    """A row of the table: a kind of traffic, and bounds on what the interval must show."""
 
     name: str
     traffic: Traffic
     found: float | None = None
-    """Least probability that the loop's gain is shown at the end."""
+    """Least share of runs whose last interval must lie above 0."""
     alarm: float | None = None
-    """Least probability of an alarm; None without a fault."""
+    """Least share of runs that must give an alarm; None for traffic without a fault."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Measure the row in `runs` runs."""
+        """Measure the row in `runs` simulations and return its figures."""
         results = [look_repeatedly(self.traffic, seed) for seed in range(runs)]
         rates = {
             "miscovered": mean(run.miscovered for run in results),

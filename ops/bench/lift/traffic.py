@@ -1,4 +1,4 @@
-"""Simulated sessions with a holdout, and the product's interval over them at any moment."""
+"""Simulated sessions with a holdout, and the product's interval of the lift at any moment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,21 +49,22 @@ class Traffic:
     lift: float = 0.0
     share: float = 0.02
     drift: Callable[[Columns], Columns] = constant
-    """Elapsed part of the traffic (0 to 1) -> change of the success probability."""
+    """Function from the elapsed share of the traffic (0 to 1) to a change of success
+    probability."""
     minutes_pass: float = 10.0
     minutes_fail: float = 10.0
     judged: tuple[float, float] = (1.0, 1.0)
     """Shares of the holdout's and the loop's sessions that are judged."""
     late: float = 0.0
-    """Share of the verdicts that come hours after the end."""
+    """Share of the verdicts that come hours late."""
     drawn: float | None = None
-    """Actual share of the holdout; None for `share`."""
+    """Share of sessions that are really held out, if it wrongly differs from `share`."""
     sessions: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions of a run as columns in order of their beginning; times in minutes."""
+    """The sessions of a run as arrays, ordered by their beginning; times in minutes."""
 
     held_out: Columns
     probability: Columns
@@ -71,7 +72,7 @@ class Sessions:
     began: Columns
     ended: Columns
     judged: Columns
-    """Time of the verdict; infinite for never."""
+    """Minute of the verdict; infinite if it never comes."""
 
 
 def simulate(traffic: Traffic, seed: int) -> Sessions:
@@ -96,17 +97,18 @@ def simulate(traffic: Traffic, seed: int) -> Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The interval and the truth at one moment."""
+    """The lift's interval and its true value at one moment."""
 
     low: float
     high: float
     truth: float | None
-    """Difference of the arms' mean success probabilities; None while one has no verdict."""
+    """True lift: difference of the arms' mean success probabilities; None if an arm lacks
+    verdicts."""
     alarm: bool
 
 
 def look_at(sessions: Sessions, number: int, share: float) -> Look:
-    """Return the interval after `number` sessions as `measure_lift` computes it (tested)."""
+    """Return the interval after `number` sessions. A test compares it with `measure_lift`."""
     now = sessions.began[number - 1]
     known = sessions.judged[:number] <= now
     held_out, success = sessions.held_out[:number], sessions.success[:number]
@@ -142,7 +144,7 @@ def look_at(sessions: Sessions, number: int, share: float) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Summary of a run's intervals."""
+    """Whether the intervals of a run were right, and the last of them."""
 
     miscovered: bool
     false_claim: bool
@@ -151,7 +153,7 @@ class Run:
 
 
 def look_repeatedly(traffic: Traffic, seed: int) -> Run:
-    """Compare the intervals of a run with the truth."""
+    """Simulate a run and compare its interval with the true lift at `LOOKS` moments."""
     sessions = simulate(traffic, seed)
     ratio = traffic.sessions / _FIRST_LOOK
     numbers = sorted({round(_FIRST_LOOK * ratio ** (look / (LOOKS - 1))) for look in range(LOOKS)})
