@@ -1,1 +1,1 @@
-"""Executable environments: tasks, tools, users, rewards and evaluation (rollout)."""
+"""Executable environments: tasks, tools, users, rewards and evaluation."""

@@ -5,12 +5,12 @@
         def get_order(self, order_id: Annotated[str, Field(description="Its id.")]) -> Any:
             "Look up one order."
 
-The signature is the contract: the OpenAI schema and the check of the arguments are both made from
-it by pydantic. A tool refuses by raising `ToolError`; its text is what the agent reads. Whatever
-a model sends, `call` returns a result and raises nothing.
+The signature is the contract: pydantic makes the OpenAI schema and the check of arguments from it.
+A tool refuses a call by raising `ToolError`; the agent reads its text. `call` returns a result for
+every input of a model and raises nothing.
 
-A class with `validates = False` follows tau2-bench instead: types are not checked, and any
-exception's own text is the answer.
+A class with `validates = False` behaves like tau2-bench: types are not checked, and the text of
+any exception is the answer.
 """
 
 import inspect
@@ -33,24 +33,24 @@ from events.messages import Requestor
 F = TypeVar("F", bound=Callable[..., Any])
 
 Kind = Literal["read", "write", "generic"]
-"""`write` changes the database; `generic` touches no state."""
+"""`read` changes nothing, `write` changes the database, `generic` does not touch the state."""
 
 MAX_ARGUMENT_CHARACTERS: Final = 65_536
-"""Longest arguments of one call, roughly as JSON: ten times what any task needs."""
+"""Largest length of a call's arguments, roughly as JSON: ten times the need of any task."""
 
 MAX_ARGUMENT_DEPTH: Final = 16
-"""Deepest nesting of arguments: tools need less than half, and no stack can run out."""
+"""Deepest nesting of arguments. Tools need less than half, and the stack cannot overflow."""
 
 _SHORT: Final = 10_000
 _FEW: Final = 100
-"""So few arguments whose keys and texts have so few characters together are not too long."""
+"""So few arguments, with so few characters in all (`_SHORT`), pass without exact measurement."""
 
 _INTEGER_BITS: Final = sys.float_info.max_exp - 1
-"""Longest integers that arithmetic with floats can take."""
+"""Largest size in bits of an integer that arithmetic with floats can take."""
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
-# Made once: json.dumps with options would build an encoder at every call.
+# One encoder for all calls: json.dumps with options would build one at every call.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 _KIND: Final = "__tool_kind__"
@@ -58,24 +58,24 @@ _DECLARED: Final = "__tools_declared__"
 
 
 class ToolError(KintsugiError):
-    """A tool refuses; the text is its answer to the agent."""
+    """A tool refuses a call. The text is its answer to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer of a tool."""
+    """The answer of a tool to one call."""
 
     content: str
     error: bool = False
     malformed: bool = False
-    """Whether the call itself was wrong: no JSON, no such tool, arguments that do not fit."""
+    """Whether the call itself was wrong: no JSON, an unknown tool, or arguments that do not fit."""
     defect: str | None = None
-    """Exception that no tool should raise, for the environment's maintainer."""
+    """Description of an exception that no tool should raise, for the environment's maintainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool as declared."""
+    """A tool as its method declares it."""
 
     name: str
     kind: Kind
@@ -87,22 +87,22 @@ class Tool:
 
 
 def read(method: F) -> F:
-    """Mark a tool that changes nothing."""
+    """Mark a method as a tool that changes nothing."""
     return _mark(method, "read")
 
 
 def write(method: F) -> F:
-    """Mark a tool that changes the database."""
+    """Mark a method as a tool that changes the database."""
     return _mark(method, "write")
 
 
 def generic(method: F) -> F:
-    """Mark a tool that touches no state: arithmetic, handing over."""
+    """Mark a method as a tool that does not touch the state, such as arithmetic or a transfer."""
     return _mark(method, "generic")
 
 
 class Toolset:
-    """The tools of one environment over one state."""
+    """The tools of one party of an environment, which act on one state."""
 
     validates: ClassVar[bool] = True
 
@@ -110,7 +110,7 @@ class Toolset:
         self.database = database
 
     def fork(self, database: Database) -> Self:
-        """Return the same tools over `database`, with copies of all else that they hold."""
+        """Return the same tools over `database`, with copies of everything else that they hold."""
         other = object.__new__(type(self))
         if len(vars(self)) > 1:
             held = {name: value for name, value in vars(self).items() if name != "database"}
@@ -119,13 +119,13 @@ class Toolset:
         return other
 
     def has_same_state(self, other: Self) -> bool:
-        """Return whether calls work on the same state; overridden where it is not all in the
-        database."""
+        """Return whether both toolsets act on equal states. Toolsets with state outside the
+        database override this."""
         return self.database.same(other.database)
 
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
-        """Return every tool by name, in the order of declaration."""
+        """Return name -> tool, in the order of declaration."""
         tools = vars(cls).get(_DECLARED)
         if tools is None:
             setattr(cls, _DECLARED, tools := _collect_tools(cls))
@@ -133,11 +133,11 @@ class Toolset:
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Return every tool in OpenAI's function format."""
+        """Return the schemas of all tools in OpenAI's function format."""
         return [dict(tool.schema) for tool in cls.tools().values()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """Run one tool; `arguments` that are a string are what a model wrote instead of JSON."""
+        """Run one tool. `arguments` is a string if the model wrote something other than JSON."""
         tool = self.tools().get(name)
         if tool is None:
             return _reject_call(f"Tool '{name[:100]}' not found.")
@@ -149,7 +149,7 @@ class Toolset:
         if problem is not None:
             return _reject_call(f"the arguments of {name} {problem}")
         try:
-            # A copy in either case: what a tool keeps of them must not be the transcript's.
+            # Both cases copy, because a tool must not keep objects of the transcript.
             values = _validate(tool, arguments) if self.validates else copy_json(dict(arguments))
         except ValidationError as error:
             return _reject_call(_explain(name, error))
@@ -165,7 +165,7 @@ class Toolset:
             return ToolResult(f"Error: {error}", error=True, defect=defect)
 
     def render(self, value: Any) -> str:
-        """Return what the agent reads of a returned value: a string as it is, the rest as JSON."""
+        """Return a tool's value as the agent reads it: a string unchanged, other values as JSON."""
         return value if isinstance(value, str) else _ENCODER.encode(value)
 
 
@@ -176,26 +176,26 @@ class ToolAccess:
         access.call("get_line", {...})                      the agent
         access.call("toggle_data", {}, requestor="user")    the user
 
-    In dual control the other's tools do not exist for a party. In a solo task the agent has both.
-    As with `Toolset.call`, a call returns a result and raises nothing.
+    In dual control a party cannot call the other party's tools. In a solo task the agent can call
+    both. As with `Toolset.call`, a call returns a result and raises nothing.
     """
 
     __slots__ = ("_agent", "_solo", "_user", "database")
 
     def __init__(self, agent: Toolset, user: Toolset | None = None, *, solo: bool = False) -> None:
-        """`user` has the user's tools, over the same database; with `solo` they are the agent's."""
+        """`user`: the user's tools, over the same database; with `solo`, the agent calls them."""
         self.database: Database = agent.database
         self._agent = agent
         self._user = user
         self._solo = solo
 
     def fork(self, database: Database) -> "ToolAccess":
-        """Return the same access to tools over `database`, which is a copy of theirs."""
+        """Return access to the same tools over `database`, which is a copy of theirs."""
         user = None if self._user is None else self._user.fork(database)
         return ToolAccess(self._agent.fork(database), user, solo=self._solo)
 
     def has_same_state(self, other: "ToolAccess") -> bool:
-        """Return whether the tools of both parties would work on the same state as `other`'s."""
+        """Return whether the tools of both parties act on states equal to `other`'s."""
         if self._user is not None and other._user is not None:
             return self._user.has_same_state(other._user) and self._agent.has_same_state(
                 other._agent
@@ -205,7 +205,7 @@ class ToolAccess:
     def call(
         self, name: str, arguments: Mapping[str, Any] | str, requestor: Requestor = "assistant"
     ) -> ToolResult:
-        """Run one tool for a party; see `Toolset.call`."""
+        """Run one tool for a party, as `Toolset.call` does."""
         if requestor == "user":
             if self._user is None or self._solo:
                 return _reject_call("the user has no tools.")
@@ -223,7 +223,7 @@ def _mark(method: F, kind: Kind) -> F:
 def _collect_tools(toolset: type[Toolset]) -> Mapping[str, Tool]:
     tools: dict[str, Tool] = {}
     for owner in reversed(toolset.__mro__):
-        # A copy: another thread may be keeping the same finding on the class just now.
+        # A copy, because another thread may set `_DECLARED` on the class at the same time.
         for name, method in list(vars(owner).items()):
             kind = getattr(method, _KIND, None)
             if kind is not None:
@@ -239,7 +239,7 @@ def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
             raise TypeError(f"parameter {parameter.name} of tool {name} has no type; annotate it")
         required = parameter.default is inspect.Parameter.empty
         default = ... if required else parameter.default
-        # An alias, because a model's own attributes (`copy`, `json`) cannot be fields.
+        # An alias, because names such as `copy` and `json` are attributes of every pydantic model.
         field = Field(default, alias=parameter.name)
         fields[_field(parameter.name)] = (hints[parameter.name], field)
     model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
@@ -257,7 +257,7 @@ def _parameters(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Return the schema without the titles that pydantic adds: they repeat the names."""
+    """Return a schema without the titles that pydantic adds, because they only repeat names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -272,8 +272,8 @@ def _without_titles(schema: Any) -> Any:
 
 
 def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as the tool's types, strictly: "3" is no number. They are read as JSON,
-    in which a date or a member of an enum is a string. Raise pydantic's ValidationError."""
+    """Return the arguments with the tool's types, checked strictly: "3" is no number. In JSON,
+    dates and members of enums are strings. Raise pydantic's ValidationError."""
     checked = tool.arguments.model_validate_json(to_json(dict(arguments)), strict=True)
     return {name: getattr(checked, _field(name)) for name in tool.parameters}
 
@@ -293,8 +293,8 @@ def _reject_call(message: str) -> ToolResult:
 
 
 def unusable(arguments: Mapping[str, Any]) -> str | None:
-    """Return why no tool looks at these arguments, as a verb with its object; else None. Arguments
-    that pass can be copied, printed, hashed and stored without an exception."""
+    """Return the reason why no tool accepts these arguments, as a verb with its object, or None.
+    Accepted arguments can be copied, printed, hashed and stored without an exception."""
     if len(arguments) <= _FEW and _are_plain(arguments):
         return None
     length, level = 0, [dict(arguments)]
@@ -317,7 +317,7 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _are_plain(arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments are short texts of ASCII, as most are."""
+    """Return whether all arguments are strings, short in all and ASCII, as most are."""
     try:
         text = "".join([*arguments, *arguments.values()])
     except TypeError:  # one is no text
@@ -326,11 +326,11 @@ def _are_plain(arguments: Mapping[str, Any]) -> bool:
 
 
 class _NoJson(ValueError):
-    """A value that JSON has not; the text names it."""
+    """A value is not allowed in JSON. The text names it."""
 
 
 def _own_length(value: Any) -> int:
-    """Return the characters of a value without those of what it holds. Raise _NoJson."""
+    """Return the length of a value in characters, without the values inside it. Raise _NoJson."""
     if isinstance(value, str):
         return 2 + _length(value)
     if isinstance(value, dict):
@@ -353,7 +353,7 @@ def _length(text: Any) -> int:
 
 
 def _digits(number: float) -> int:
-    """Return the number of characters of a number, without writing out a huge integer."""
+    """Return about the length of a number in characters, without writing out a huge integer."""
     if isinstance(number, int):
         if number.bit_length() > _INTEGER_BITS:
             raise _NoJson(f"an integer of more than {_INTEGER_BITS} bits")

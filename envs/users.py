@@ -1,8 +1,8 @@
-"""Scripted users: deterministic, and a function of the conversation alone.
+"""Scripted users: deterministic, and dependent only on the conversation.
 
-A script (task.py) has the user's opening, its answers to what the agent says, and when it hangs up.
-A task without a script gets one that tells everything at once and agrees to every question. That
-suits scripted agents; to measure other agents, let a model play the user (simulator.py).
+A script (task.py) has the user's opening, its answers to the agent's texts, and a pattern of texts
+after which it hangs up. A task without a script gets one that tells all at once and agrees to every
+question. That suits scripted agents; to measure others, let a model play the user (simulator.py).
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ STOP: Final = "###STOP###"
 TRANSFER: Final = "###TRANSFER###"
 OUT_OF_SCOPE: Final = "###OUT-OF-SCOPE###"
 STOP_TOKENS: Final = (STOP, TRANSFER, OUT_OF_SCOPE)
-"""Any of them in a user's text ends the episode. The agent may say the first."""
+"""A user's text with one of them ends the episode. The agent may only use the first."""
 
 HEARD_CHARACTERS: Final = 20_000
-"""Characters that a scripted user reads at the end of one text. The agent writes the text, and a
-very long one takes a simple pattern seconds."""
+"""Number of characters at a text's end that a scripted user reads. Agents may write very long
+texts, in which even a simple pattern takes seconds."""
 
 _CONFIRMATION: Final = r"\b(confirm|proceed|go ahead|shall i|would you like|is that right)"
 _TRANSFERRED: Final = "being transferred to a human agent"
@@ -33,14 +33,14 @@ class User(Protocol):
 
 
 class ScriptUser:
-    """Plays a script."""
+    """A user that plays a script."""
 
     def __init__(self, task: TaskDefinition) -> None:
         self.script = task.script or improvise_script(task)
         self._listener = Listener(self.script)
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next line, given what was said so far."""
+        """Return the user's next line for this conversation."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         heard = [
@@ -52,14 +52,14 @@ class ScriptUser:
 
 
 class Listener:
-    """Finds a script's answers to an agent's texts, each searched once per conversation."""
+    """Finds a script's answers to an agent's texts. It searches each text once per conversation."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._forget()
 
     def answer(self, heard: list[str]) -> str:
-        """Return the answer to the last of the agent's texts; `heard` has all of them."""
+        """Return the answer to the last of the agent's texts; `heard` are all of them, in order."""
         assert heard, "the agent speaks before a user answers"
         if self._heard != heard[: len(self._heard)]:
             self._forget()
@@ -71,9 +71,9 @@ class Listener:
     def _forget(self) -> None:
         self._heard: list[str] = []
         self._line = ""
-        """The answer to the last text."""
+        """The answer to the last text so far."""
         self._given: set[int] = set()
-        """Places of the answers that were given."""
+        """Positions in the script of the answers given so far."""
         self._patience = self._script.patience
 
     def _hear(self, text: str) -> str:
@@ -90,12 +90,12 @@ class Listener:
 
 
 def is_end(script: Script, text: str) -> bool:
-    """Return whether the user of a script hangs up at this text of the agent."""
+    """Return whether a scripted user hangs up after this text of the agent."""
     return bool(script.ends) and matches(script.ends, text[-HEARD_CHARACTERS:])
 
 
 def improvise_script(task: TaskDefinition) -> Script:
-    """Return the script of a user with only a scenario."""
+    """Return a script made from the scenario of a task."""
     scenario = task.scenario
     opening = " ".join(filter(None, (scenario.reason_for_call, scenario.known_info)))
     return Script(

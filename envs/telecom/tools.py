@@ -1,8 +1,8 @@
 """The thirteen tools of a telecom agent, with tau2-bench's names, arguments and answers.
 
-Guarantee: outputs, errors, their order and the state they leave are the original's, except that a
-draft bill's id follows from the customer (the original draws it). No tool enforces the policy
-(policy.py). Each call of either party synchronises company and phone (phone.py).
+Guarantee: outputs, errors, their order and the resulting state are the original's. One exception:
+a draft bill's id follows from the customer, while the original draws it. No tool enforces the
+policy (policy.py). Each call of either party synchronises company and phone (phone.py).
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ BillId = Annotated[str, Field(description="The id of one of the customer's bills
 
 
 class TelecomToolset(Tau2Conventions):
-    """Tools of either party: after each call company and phone are synchronised."""
+    """Base of both parties' tools. It synchronises company and phone after each successful call."""
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         result = super()._run(name, arguments)
@@ -56,7 +56,7 @@ class TelecomToolset(Tau2Conventions):
 
 
 class TelecomTools(TelecomToolset):
-    """The company's side: customers, lines, bills, plans."""
+    """The agent's tools, over the company's customers, lines, bills and plans."""
 
     @read
     def get_customer_by_phone(self, phone_number: PhoneNumber) -> Record:
@@ -151,7 +151,7 @@ class TelecomTools(TelecomToolset):
         """Tell what a line has used in this billing cycle, its limit, and what was refuelled."""
         line = self._find_line(customer_id, line_id)
         plan = find_record(self.database, "plans", line["plan_id"], "Plan")
-        # Plain data, whose numbers the original shows as strings.
+        # The original shows the numbers of such plain data as strings.
         return {
             "line_id": line_id,
             "data_used_gb": str(line["data_used_gb"]),
@@ -215,7 +215,7 @@ class TelecomTools(TelecomToolset):
         return find_owned_line(self.database, customer_id, line_id)
 
     def _charge(self, customer_id: str, amount: float, description: str) -> None:
-        """Put a charge on the customer's next bill, and open one where there is none."""
+        """Add a charge to the customer's draft bill for the next month, which may be new."""
         bill = self.database.edit("bills", self._find_draft(customer_id))
         item = {
             "description": description,
@@ -245,4 +245,4 @@ _KINDS: Final = {
     "C": ("customers", "Customer"),
     "P": ("plans", "Plan"),
 }
-"""First letter of an id -> table, and what it holds."""
+"""First letter of an id -> the table, and the name of its kind of record."""

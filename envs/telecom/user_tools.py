@@ -1,5 +1,5 @@
 """The thirty tools of a user with a phone, with tau2-bench's names, arguments and answers. Most
-tools that change a setting answer with the status bar. Guarantee: as for the agent's tools
+tools that change a setting return the status bar too. Guarantee: that of the agent's tools
 (tools.py)."""
 
 from typing import Annotated, Any, Final, Literal
@@ -30,7 +30,7 @@ _MODES: Final = ", ".join(phone.MODES)
 
 
 class TelecomUserTools(TelecomToolset):
-    """The phone in the user's hand."""
+    """The user's tools, which act on the user's phone."""
 
     @read
     def check_status_bar(self) -> str:
@@ -148,7 +148,7 @@ class TelecomUserTools(TelecomToolset):
         self, apn_settings: Annotated[APNSettings, Field(description="All of the settings.")]
     ) -> str:
         """Set the access point by hand."""
-        # Any other value is answered as the original does: it has no such attribute.
+        # For another value the missing attribute raises the original's error.
         settings = APNSettings(**apn_settings) if isinstance(apn_settings, dict) else apn_settings
         name = settings.apn_name.value
         self._edit()["active_apn_settings"] = settings.model_dump(mode="json")
@@ -315,7 +315,7 @@ class TelecomUserTools(TelecomToolset):
         return f"{text}\n{self._bar()}"
 
     def _switch(self, setting: str) -> bool:
-        """Turn a setting around; return what it is then."""
+        """Invert a setting and return its new value."""
         state = self._edit()
         state[setting] = not state[setting]
         return bool(state[setting])
@@ -340,7 +340,7 @@ def _list_permissions(app: Any) -> list[str]:
 
 
 def _describe_vpn(details: Any) -> str:
-    """Return Python's text of the details, as the original keeps them: with an enum's member."""
+    """Return the VPN's details as the original prints them, with a member of an enum."""
     performance = str(details["server_performance"])
     member = f"<PerformanceLevel.{performance.upper()}: {performance!r}>"
     shown = [f"{name!r}: {value!r}" for name, value in details.items() if name != _PERFORMANCE]

@@ -1,1 +1,1 @@
-"""ToolSandbox: a telephone with contacts, messages, reminders, settings and network services."""
+"""ToolSandbox: a phone with contacts, messages, reminders, settings and network services."""

@@ -1,4 +1,4 @@
-"""The material of generated tasks: one device, one wish, and the constraints that judge it."""
+"""A device and a wish of its owner, and helpers that make constraints for the task's milestones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,41 +29,42 @@ _NUMBER: Final = Measure(name="number")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A user's wish, a perfect agent's calls, and the milestones that judge them."""
+    """A user's wish, a perfect agent's calls and words, and the milestones of the task."""
 
     request: str
     actions: tuple[Action, ...]
     says: str
     """The agent's last message."""
     milestones: tuple[tuple[Constraint, ...], ...]
-    """One after the other."""
+    """Constraints of each milestone, in the order in which the milestones must be reached."""
     tools: tuple[str, ...]
-    """Tools that the agent needs; others may distract it."""
+    """Tools that the agent needs. A task may offer further ones as distraction."""
     outputs: tuple[str, ...] = ()
-    """Texts that the last message must contain, and that no tool's name tells."""
+    """Texts that the last message must contain, and that no tool's name reveals."""
     forbidden: tuple[Constraint, ...] = ()
-    """None of these must ever hold."""
+    """Constraints that must never hold."""
     switches: Mapping[str, Any] | None = None
-    """The settings that are not as usual at the beginning."""
+    """Settings that differ from the usual ones at the beginning."""
     details: str | None = None
-    """Words that the user says only when asked."""
+    """The user's words if the agent asks a question."""
     knows: str = ""
-    """Other knowledge of the user."""
+    """Further knowledge of the user."""
     withheld: tuple[str, ...] = ()
-    """Tools that must not even distract, because with them the wish could be fulfilled."""
+    """Tools that may not be offered even as distraction, because they could fulfil the wish."""
 
 
 class Case:
-    """One device, and the chance that draws what its owner wants."""
+    """One device, and the random generator that draws its owner's wishes."""
 
     def __init__(self, device: Device, chance: Random, words: Random | None = None) -> None:
-        """With `words` of its own, the same chance draws the same wish in other words."""
+        """`chance` draws the wish. With `words`, it is the same wish in other words."""
         self.device = device
         self.chance = chance
         self.words = words
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """Return a filled phrase. Chance draws in any case, so that its next draw is the same."""
+        """Return a random filled phrase. `chance` draws even if `words` decides, to stay in
+        step."""
         drawn = self.chance.choice(templates)
         template = drawn if self.words is None else self.words.choice(templates)
         capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in values.items()}
@@ -71,11 +72,11 @@ class Case:
         return text[:1].upper() + text[1:]
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """Return one of the values."""
+        """Return a random one of the values."""
         return self.chance.choice(values)
 
     def new_phone_number(self) -> str:
-        """Return a number that nobody on the device has."""
+        """Return a random phone number that is not on the device."""
         taken = {row["phone_number"] for row in self.device.people}
         while True:
             number = draw_phone_number(self.chance)
@@ -83,7 +84,7 @@ class Case:
                 return number
 
     def new_name(self) -> str:
-        """Return a name that nobody on the device has."""
+        """Return a random name that is not on the device."""
         taken = {row["name"] for row in self.device.people}
         while True:
             name = f"{self.pick(FIRST_NAMES)} {self.pick(LAST_NAMES)}"
@@ -92,27 +93,27 @@ class Case:
 
     @property
     def now(self) -> datetime:
-        """The time on the device."""
+        """The present time on the device."""
         return datetime.fromtimestamp(self.device.now, UTC)
 
 
 def action(tool: str, **arguments: Any) -> Action:
-    """Return a call of a perfect agent."""
+    """Return a gold action of the agent."""
     return Action(name=tool, arguments=arguments)
 
 
 def write_locally(number: str) -> str:
-    """Return a number of the United States in local form: +12065550142 is (206) 555-0142."""
+    """Return a number of the United States in local form: (206) 555-0142 for +12065550142."""
     return f"({number[2:5]}) {number[5:8]}-{number[8:]}"
 
 
 def setting(**switches: bool) -> Constraint:
-    """Require the settings to have these values."""
+    """Return a constraint: the settings have these values."""
     return Constraint(table=SETTING, relation="snapshot", rows=(dict(switches),))
 
 
 def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
-    """Require a call of the tool with these arguments, among others, and `holds` in its result."""
+    """Return a constraint: the tool is called with these arguments and `holds` is in its result."""
     target = json.dumps(
         {"tool_name": tool, "arguments": arguments, **({} if holds is None else {HOLDS: holds})}
     )
@@ -123,7 +124,7 @@ def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
 
 
 def said(*texts: str) -> tuple[Constraint, ...]:
-    """Require a message of the agent to contain all of these texts."""
+    """Return constraints: a message of the agent contains all of these texts."""
     return tuple(
         Constraint(
             table=CONVERSATION,
@@ -136,13 +137,13 @@ def said(*texts: str) -> tuple[Constraint, ...]:
 
 
 def said_number(number: str) -> Constraint:
-    """Require a message of the agent to say this number."""
+    """Return a constraint: a message of the agent says this number."""
     (constraint,) = said(number)
     return constraint.model_copy(update={"columns": {"content": _NUMBER}})
 
 
 def said_value(place: str, reference: int) -> Constraint:
-    """Require the agent to say the temperature that milestone `reference`'s call returned."""
+    """Return a constraint: the agent says the temperature from milestone `reference`'s call."""
     return Constraint(
         table=CONVERSATION,
         relation="trace_dependent",
@@ -155,13 +156,13 @@ def said_value(place: str, reference: int) -> Constraint:
 
 
 def changed(table: str, relation: Any, row: Row) -> Constraint:
-    """Require a row to be added, updated or removed since the milestone before."""
+    """Return a constraint: a row was changed as `relation` says since the milestone before."""
     return Constraint(table=table, relation=relation, rows=(row,), reference=FIRST)
 
 
 def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
-    """Return a chain of milestones. A table that neither of two neighbours constrains must not
-    change between them; changes of the first are from the beginning."""
+    """Return the milestones as a chain. A table that neither of two neighbours constrains must not
+    change between them. Changes in the first milestone are relative to the beginning."""
     whole = []
     for place, constraints in enumerate(milestones):
         before = milestones[place - 1] if place else ()
@@ -183,8 +184,8 @@ def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
 
 
 def build_minefields(constraints: Sequence[Constraint]) -> MilestoneGraph:
-    """Return one forbidden moment per constraint. The chain lets each be matched: the others may
-    stand where they are not reached."""
+    """Return a graph with one forbidden moment for each constraint. They form a chain, since
+    milestones without edge match nothing; each can still be matched alone."""
     fields = tuple(Milestone(constraints=(constraint,)) for constraint in constraints)
     edges = tuple((place, place + 1) for place in range(len(fields) - 1))
     return MilestoneGraph(milestones=fields, edges=edges)

@@ -1,4 +1,4 @@
-"""Devices of our own: contacts, messages, reminders and settings, drawn from a seed."""
+"""Generated devices: contacts, messages, reminders and settings, drawn from a seed."""
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -86,11 +86,11 @@ _PEOPLE: Final = 7
 _MESSAGES: Final = 9
 _REMINDERS: Final = 5
 _SOON: Final = 14
-"""Days into the future up to which reminders are."""
+"""Largest number of days from today to a reminder, in both directions."""
 
 
 class Device:
-    """The rows of a device, and its time."""
+    """The rows of a device's tables, and its time."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"toolsandbox device {seed}")
@@ -105,12 +105,12 @@ class Device:
 
     @property
     def owner(self) -> Row:
-        """The user's own entry."""
+        """The contact that stands for the user."""
         return next(row for row in self.people if row["is_self"])
 
     @property
     def others(self) -> list[Row]:
-        """The entries of everybody else."""
+        """All contacts other than the user's own."""
         return [row for row in self.people if not row["is_self"]]
 
     def _draw_time(self) -> float:
@@ -127,7 +127,7 @@ class Device:
         while len(names) <= _PEOPLE:
             name = f"{self.chance.choice(FIRST_NAMES)} {self.chance.choice(LAST_NAMES)}"
             number = draw_phone_number(self.chance)
-            # Names that share a part are alike for a search, and one number has one owner.
+            # A search confuses names that share a part, and a number has only one owner.
             parts = set(name.split())
             if not parts & firsts and number not in names.values():
                 firsts |= parts
@@ -144,7 +144,7 @@ class Device:
         ]
 
     def _draw_messages(self) -> list[Row]:
-        """Return messages, oldest first; at least one that the user sent, and one that it got."""
+        """Return messages, oldest first, with at least one sent and one received by the user."""
         own = self.people[0]
         moment = self.now
         rows: list[Row] = []
@@ -168,7 +168,7 @@ class Device:
         }
 
     def _draw_reminders(self) -> list[Row]:
-        """Return reminders, some past and some to come, no two at one time."""
+        """Return reminders at different times, at least one of them in the future."""
         days = self.chance.sample([d for d in range(-_SOON, _SOON) if d], _REMINDERS)
         if max(days) < 0:
             days[0] = self.chance.randrange(1, _SOON)
@@ -204,17 +204,17 @@ class Device:
 
 
 def draw_phone_number(chance: Random) -> str:
-    """Return a number of the United States that nobody has: 555-01xx is kept for fiction."""
+    """Return a random US number that nobody has: 555-01xx is reserved for fiction."""
     area = chance.choice((206, 212, 312, 408, 415, 503, 617, 720, 802, 907))
     return f"+1{area}55501{chance.randrange(100):02}"
 
 
 @lru_cache(maxsize=256)
 def build_device(seed: int) -> Device:
-    """Return the device with this seed. Shared: nobody may change its rows."""
+    """Return the device for this seed. Callers share it and must not change its rows."""
     return Device(seed)
 
 
 def switch(rows: dict[str, list[Row]], switches: dict[str, Any]) -> dict[str, list[Row]]:
-    """Return the rows with these switches in the settings."""
+    """Return the rows of a device with these values in its settings."""
     return {**rows, SETTING: [{**rows[SETTING][0], **switches}]}

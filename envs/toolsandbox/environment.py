@@ -1,17 +1,17 @@
-"""The environment toolsandbox: a telephone whose services depend on each other, scored by degrees.
+"""The environment toolsandbox: a phone whose services depend on each other, with a graded reward.
 
-    ToolSandbox().tasks()                          our tasks, every kind in turn
-    ToolSandbox(benchmarks).tasks("scenarios")     those of the operator's folder
-    environment.use_scenarios(path)                those of another file
+    ToolSandbox().tasks()                          our generated tasks, every kind in turn
+    ToolSandbox(benchmarks).tasks("scenarios")     the scenarios in the operator's folder
+    environment.use_scenarios(path)                use the scenarios in another file
 
 ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score,
-between 0 and 1; 1 is a success. Nothing shapes it, because a penalty could put a success below a
-failure that came close.
+between 0 and 1; 1 is a success. The reward is not shaped, because a penalty could put a success
+below a near miss.
 
-Guarantee: a generated task is a function of capability and seed; its score of 1 can be reached in
-any words, because texts are compared by what they contain. Not covered: the variants with scrambled
-tools; calls of one message in every order; a scripted user who understands every question (let a
-model play it, to measure an agent on scenarios).
+Guarantee: a generated task depends only on capability and seed. It can be won in any words, because
+a text only has to contain the right values. Not covered: the variants with scrambled tools, calls
+of one message in every order, and a scripted user who understands every question (let a model play
+the user to measure an agent on scenarios).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _ASKS: Final = r"\?"
 _REFUSES: Final = r"\b(cannot|can't|unable|not able|sorry)\b"
 _TRY_AGAIN: Final = "Please try with the tools that you have."
 _DISTRACTIONS: Final = (0, 3, 10, None)
-"""Tools that a task may have beside those that it needs; None: all there are."""
+"""Numbers of needless tools that a task may offer; None: all tools."""
 _CATEGORIES: Final = {
     0: "no_distraction_tools",
     3: "three_distraction_tools",
@@ -59,15 +59,15 @@ _SHOWN: Final = 160
 
 
 class DecliningAgent:
-    """The agent that does nothing: it says that it cannot help, whatever it is told."""
+    """An agent that does nothing: it always says that it cannot help."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the sentence."""
+        """Return the same sentence for every transcript."""
         return Message(role="assistant", content="Sorry, I cannot help with that.")
 
 
 class ToolSandbox(Environment):
-    """Contacts, messages, reminders, settings and the network of a telephone."""
+    """A user's phone: contacts, messages, reminders, settings and network services."""
 
     name: ClassVar[str] = "toolsandbox"
     toolset = ToolSandboxTools
@@ -75,9 +75,9 @@ class ToolSandbox(Environment):
     constant: ClassVar[frozenset[str]] = CONSTANT | {INSUFFICIENT}
     internal: ClassVar[frozenset[str]] = frozenset({"person_id", "reminder_id", "message_id"})
     limits: ClassVar[Limits] = Limits(max_steps=31, max_errors=_UNLIMITED)
-    """ToolSandbox's 30 messages after the opening."""
+    """At most 30 messages after the opening, as in ToolSandbox."""
     threshold: ClassVar[float] = EXACT
-    """Score from which on an episode is a success; a subclass may take another."""
+    """Score from which on an episode is a success. A subclass may set another."""
     graded_endings: ClassVar[frozenset[str]] = frozenset({"max_steps"})
 
     def __init__(self, benchmarks: Path | None = None) -> None:
@@ -95,24 +95,24 @@ class ToolSandbox(Environment):
 
     @cached_property
     def file(self) -> ScenarioFile:
-        """The scenarios. Raises NoBenchmark, InvalidBenchmark."""
+        """The loaded scenarios. Raises NoBenchmark or InvalidBenchmark."""
         return load(self._path)
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """The generated tasks, and the scenarios where there are any."""
+        """Sizes of the splits: generated tasks, and the scenarios if their file exists."""
         if self._path is None or not self._path.is_file():
             return super().splits
         return {**super().splits, SCENARIOS: len(self.file.scenarios)}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split in a fixed order. Raise UnknownTask or NoBenchmark."""
         if split != SCENARIOS:
             return super().tasks(split)
         return map(self._define, self.file.scenarios.values())
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id, one of `rephrase` included. Raise UnknownTask."""
+        """Return the task with this id, which may be a rephrased one. Raise UnknownTask."""
         if task_id.startswith(f"{self.name}/{SCENARIOS}/"):
             return self._define(self.scenario(task_id))
         phrased = self.read_phrasing(task_id)
@@ -126,11 +126,11 @@ class ToolSandbox(Environment):
         return self.file.scenarios[name]
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Return the task of this kind with this seed. Raise UnknownTask for an unknown kind."""
+        """Return the task of a kind and seed. Raise UnknownTask for an unknown kind."""
         return self._write(capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the same wish in other words; None for a scenario."""
+        """Return the same wish in other words, or None for a scenario."""
         if task.split != GENERATED:
             return None
         return self.task(f"{'/'.join(task.id.split('/')[:3])}/{seed}")
@@ -148,11 +148,11 @@ class ToolSandbox(Environment):
         return "/".join(task.id.split("/")[:3])
 
     def policy(self, task: TaskDefinition) -> str:
-        """Return our rules; a scenario's own for a scenario."""
+        """Return our policy, or for a scenario its own."""
         return self.scenario(task.id).policy if task.split == SCENARIOS else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Return the tools that the task allows, for scenarios with the schemas of tools.json."""
+        """Return the tools that the task allows; for scenarios with the schemas of tools.json."""
         allowed: Sequence[str]
         published: Mapping[str, Mapping[str, Any]] = {}
         if task.split == SCENARIOS:
@@ -164,7 +164,7 @@ class ToolSandbox(Environment):
         return [dict(published.get(name, ours[name])) for name in ours if name in allowed]
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Return an agent that follows the plan of a perfect one."""
+        """Return an agent that follows the gold plan."""
         if task.split == SCENARIOS:
             return PlanAgent(self._plan_gold(self.scenario(task.id)))
         plan = _draw(task.capability, task.seed)[1]
@@ -172,11 +172,11 @@ class ToolSandbox(Environment):
         return PlanAgent(gold, QUESTION if plan.details else None)
 
     def idle_agent(self, task: TaskDefinition) -> Agent:
-        """Return an agent that declines, which is nearly right where nothing can be done."""
+        """Return an agent that always declines, which is nearly right for impossible wishes."""
         return DecliningAgent()
 
     def categories(self, task: TaskDefinition) -> tuple[str, ...]:
-        """Return a task's categories of ToolSandbox."""
+        """Return ToolSandbox's categories for a task."""
         if task.split == SCENARIOS:
             return self.scenario(task.id).categories
         distractions = _draw_distractions(task.capability, task.seed)
@@ -185,7 +185,7 @@ class ToolSandbox(Environment):
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """Return the score, and a sentence per missed milestone or matched minefield."""
+        """Return the score, and a sentence for each missed milestone and each matched minefield."""
         milestones = task.criteria.milestones
         if milestones is None:
             return None
@@ -200,8 +200,8 @@ class ToolSandbox(Environment):
         )
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return what a generated task forbids and its milestones do not see: more changes than the
-        wish needs, and numbers that nothing had shown."""
+        """Return faults in a generated task that milestones do not see: more changes than the wish
+        needs, and too many numbers that nothing had shown."""
         if task.criteria.rules is None:
             return ()
         return tuple(self._find_violations(task, messages))
@@ -283,7 +283,7 @@ class ToolSandbox(Environment):
 
 
 def _script(opening: str, aloud: str) -> Script:
-    """Return a user who says more when asked, insists once, and hangs up on a statement."""
+    """Return a user that says more if asked, insists once after a refusal, and else hangs up."""
     return Script(
         opening=opening,
         answers=(
@@ -310,7 +310,7 @@ def _draw_distractions(capability: str, seed: int) -> int | None:
 
 
 def _select_tools(plan: Plan, capability: str, seed: int) -> tuple[str, ...]:
-    """Return the tools that the wish needs, and as many distractions as the seed draws."""
+    """Return the needed tools, and a random number of distractions that follows from the seed."""
     others = sorted(set(ToolSandboxTools.tools()) - set(plan.tools) - set(plan.withheld))
     count = _draw_distractions(capability, seed)
     chance = Random(f"toolsandbox tools {capability} {seed}")

@@ -1,6 +1,6 @@
-"""Values of the call that a milestone refers to, to be filled into a target. Each function
-returns the possible values by name, as a number has several precisions; none for another tool's
-call."""
+"""Extract values from the call to which a milestone refers, for filling into a target. Each
+extractor returns all possible values by name, because a number has several precisions. It returns
+none for a call of another tool."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ Values = list[dict[str, Any]]
 
 
 def extract(name: Extractor, trace: Trace | None) -> Values:
-    """Return the values of a trace; none where there is no trace or it has no such value."""
+    """Return the values in a trace; none if there is no trace, or no such value in it."""
     if trace is None:
         return []
     try:

@@ -1,9 +1,9 @@
-"""A perfect agent's calls, worked out from a scenario's milestones.
+"""Derive a perfect agent's calls from a scenario's milestones.
 
-In an order that the edges allow, a required state is brought about by the tool that writes it, and
-a required call is made; required texts are said at the end. The calls are made on a state of its
-own, so that later milestones can take values from results. Where milestones ask for a tool that the
-scenario does not allow, no agent reaches them all.
+Milestones are taken in an order that the edges allow. For a required state, the plan calls the tool
+that writes it; a required call is made; required texts are said at the end. The calls run on a
+separate state, so that later milestones can use values from results. If a milestone needs a tool
+that the scenario does not allow, no agent reaches it.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from envs.toolsandbox.snapshots import AGENT, USER, Trace
 from events.messages import Action, Message
 
 REFUSAL: Final = "I cannot do this: a tool or a value that it needs is missing."
-"""Words of a perfect agent where nothing can be done."""
+"""A perfect agent's words if the wish cannot be fulfilled."""
 
 _SWITCHES: Final[Mapping[str, str]] = {
     "cellular": "set_cellular_service_status",
@@ -59,36 +59,36 @@ _WRITES: Final[Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
     (REMINDER, "removal"): ("remove_reminder", ("reminder_id",)),
     (MESSAGING, "addition"): ("send_message_with_phone_number", ("phone_number", "content")),
 }
-"""Required change of a table -> the tool that makes it, and the arguments it takes."""
+"""Required change of a table -> the tool that makes it, and the tool's arguments."""
 
 _COLUMN_OF: Final = {"phone_number": "recipient_phone_number"}
-"""Argument of a message's sending -> its column."""
+"""Argument of the tool that sends messages -> the column with its value."""
 
 _PRECISION: Final = 1
-"""Precision in which a number is said: one digit after the point."""
+"""Number of digits after the point with which a number is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldPlan:
-    """A perfect agent's calls."""
+    """A perfect agent's calls and words."""
 
     actions: tuple[Action, ...]
     says: tuple[str, ...]
-    """Its last messages."""
+    """Its messages after the calls."""
     outputs: tuple[str, ...]
-    """Texts that they must contain, without commas."""
+    """Texts that these messages must contain, without commas."""
 
 
 class PlanAgent:
-    """Makes the calls of a plan without asking, then says its texts, each in a message."""
+    """Makes a plan's calls without asking for a yes, then says its texts one by one."""
 
     def __init__(self, plan: GoldPlan, question: str | None = None) -> None:
-        """`question` is asked before the first call, where the user does not say all at once."""
+        """`question` is asked before the first call, for users who do not say all at once."""
         self.plan = plan
         self.question = question
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next call or text; the last text again when all is said."""
+        """Return the question, the next call or the next text; at the end repeat the last one."""
         done = count_done(messages, self.plan.actions)
         said = sum(m.role == "assistant" and not m.tool_calls for m in messages)
         if self.question is not None:
@@ -101,12 +101,12 @@ class PlanAgent:
 
 
 def make_database(scenario: LoadedScenario) -> Database:
-    """Return the state in which a scenario begins."""
+    """Return the first state of a scenario."""
     return Database(build_tables(scenario.rows, scenario.now, scenario.tools))
 
 
 def plan_gold(scenario: LoadedScenario) -> GoldPlan:
-    """Return what a perfect agent does in a scenario."""
+    """Return a perfect agent's plan for a scenario."""
     return _Planner(make_database(scenario), scenario).plan()
 
 
@@ -116,13 +116,13 @@ class _Planner:
         self.tools = ToolSandboxTools(database)
         self.graph = scenario.milestones.wanted
         self.traces: dict[int, Trace] = {}
-        """Milestone -> its call."""
+        """Milestone -> the trace of its call."""
         self.actions: list[Action] = []
         self.says: list[str] = []
         self.outputs: list[str] = []
 
     def plan(self) -> GoldPlan:
-        """Return the plan for the milestones."""
+        """Return a plan that reaches the milestones."""
         for place in self._order():
             milestone = self.graph.milestones[place]
             for constraint in milestone.constraints:
@@ -133,8 +133,8 @@ class _Planner:
         return GoldPlan(tuple(self.actions), says, tuple(dict.fromkeys(self.outputs)))
 
     def _order(self) -> tuple[int, ...]:
-        """Return the milestones in an order that the edges allow, settings as early as can be:
-        between two milestones nothing may change that neither is about."""
+        """Return the milestones in an order that the edges allow, settings as early as possible.
+        Between two milestones, tables that neither constrains must not change."""
         return self.graph.sort_places(lambda place: (not self._is_setting(place), place))
 
     def _is_setting(self, place: int) -> bool:
@@ -175,7 +175,7 @@ class _Planner:
             self.traces[place] = trace
 
     def _complete(self, tool: str, arguments: Row) -> Row:
-        """Return the arguments, with one that every row meets where a search names none."""
+        """Return the arguments. For a search without any, add one that every row meets."""
         if arguments or tool not in ("search_contacts", "search_messages", "search_reminder"):
             return arguments
         if tool == "search_contacts":
@@ -183,7 +183,7 @@ class _Planner:
         return {"creation_timestamp_upperbound": read_time(self.database)}
 
     def _call(self, tool: str, arguments: Row) -> Trace | None:
-        """Make a call and note it; one that is refused is none of a perfect agent's."""
+        """Make a call and add it to the plan, or return None if the tool refuses it."""
         result = self.tools.call(tool, arguments)
         if result.error:
             return None
@@ -191,7 +191,7 @@ class _Planner:
         return Trace(tool, self.tools.complete(tool, arguments), self.tools.value)
 
     def _say(self, milestone: Milestone) -> None:
-        """Note the text that a milestone asks for: the longest, with what it must contain."""
+        """Add a milestone's longest text, and its other texts if not contained in it."""
         texts = list(self._texts(milestone))
         if not texts:
             return

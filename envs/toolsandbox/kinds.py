@@ -1,6 +1,6 @@
-"""The kinds of generated task: each draws a wish and says what a perfect agent does about it. Four
-cannot be fulfilled, because a tool is not there: then the agent must say what is missing, in words
-that its rules dictate. Silence, and a refusal in general, win none."""
+"""The kinds of generated task: functions that draw a wish and a perfect agent's calls for it. Four
+kinds cannot be fulfilled, because a tool is missing. Then the agent must say what is missing, in
+words that its policy dictates. Silence or a general refusal wins no task."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -35,7 +35,7 @@ _SWITCH: Final = {
     "location_service": ("get_location_service_status", "set_location_service_status"),
     "low_battery_mode": ("get_low_battery_mode_status", "set_low_battery_mode_status"),
 }
-"""Switch -> the tools that tell and change it."""
+"""Switch -> the tool that reads it, and the tool that sets it."""
 
 SWITCHES: Final = frozenset(tool for _, tool in _SWITCH.values())
 
@@ -48,11 +48,11 @@ _LOW_BATTERY: Final[Mapping[str, bool]] = {
 
 
 class Kind(NamedTuple):
-    """A kind of task."""
+    """A kind of task: its demand, its categories, and the function that draws its plans."""
 
     demands: str
     categories: tuple[str, ...]
-    """ToolSandbox's categories that it has."""
+    """ToolSandbox's categories to which it belongs."""
     plan: Callable[[Case], Plan]
 
 
@@ -65,7 +65,7 @@ def _tools(*switches: str) -> tuple[str, ...]:
 
 
 def _switch_on(case: Case) -> Plan:
-    # One of three services is soon guessed, so a message is to be read as well.
+    # One of three services is easy to guess, so the task also asks for a message.
     service = case.pick(tuple(SERVICES))
     wish = case.say(REQUESTS["switch_on"], service=SERVICES[service])
     reading = _find_message(case)
@@ -258,7 +258,7 @@ def _remove_reminder(case: Case) -> Plan:
 
 
 def _holiday(case: Case) -> tuple[str, float]:
-    """Return a holiday that is still to come this year, and when it begins."""
+    """Return a coming holiday, this year's if any is left, and its start in POSIX seconds."""
     coming = [
         (name, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
         for day, name in list_holidays(case.now.year)
@@ -400,8 +400,8 @@ def _current_city(case: Case) -> Plan:
 
 
 def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:
-    """Return a wish that cannot be fulfilled without some tools. Forbidden are `call`, a guess, and
-    other missing things: reciting them all is no search."""
+    """Return a wish that cannot be fulfilled, because tools are missing. Forbidden are `call`, a
+    guess, and naming other missing things, because reciting them all would be a guess too."""
     others = [text for name, text in MISSING.items() if name != lacks]
     return Plan(
         request=plan.request,
@@ -490,4 +490,4 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 CONSTANT: Final = frozenset(name for name, kind in KINDS.items() if INSUFFICIENT in kind.categories)
-"""The kinds in which the right answer is one sentence, whatever is on the device."""
+"""Kinds whose right answer is always the same sentence, in every state of the device."""

@@ -1,9 +1,9 @@
-"""Which milestone is reached at which moment: the assignment with the largest sum of similarities.
+"""Assign milestones to moments of an episode, with the largest possible sum of similarities.
 
-The moments of milestones must not decrease along an order that the edges allow; of equal
-assignments the one with later moments is taken. A milestone's similarity may depend on the moments
-of earlier ones. The search is exact: a recursion over the milestones left, memoized by what can
-still matter (the last moment, and what those left can see of assigned ones).
+The moments of milestones must not decrease along an order that the edges allow. Of equal
+assignments the one with later moments is taken. A milestone's similarity may depend on moments of
+earlier ones. The search is exact: a recursion over the remaining milestones. It is memoized by the
+last moment, and by those versions of tables to which remaining milestones refer.
 """
 
 import math
@@ -20,26 +20,26 @@ _Key = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How far the milestones of a graph are reached."""
+    """The degree to which an episode reaches the milestones of a graph."""
 
     similarities: Mapping[int, float]
-    """Milestone -> its similarity at the moment that it is assigned to."""
+    """Milestone -> its similarity at the moment to which it is assigned."""
     similarity: float
-    """The mean over all milestones; 0 where there are none."""
+    """The mean similarity over all milestones; 0 without milestones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The verdict on an episode."""
+    """The score of an episode, with both matches from which it follows."""
 
     similarity: float
-    """1[no minefield was matched] times the milestones' similarity."""
+    """0 if a minefield is matched, else the milestones' similarity."""
     wanted: Match
     forbidden: Match
 
 
 def score(milestones: Milestones, recording: Recording) -> Score:
-    """Measure a transcript. Raise ScoringUnavailable."""
+    """Score a transcript. Raise ScoringUnavailable."""
     wanted = match(milestones.wanted, recording)
     forbidden = match(milestones.forbidden, recording)
     reached = wanted.similarity if milestones.wanted.milestones else 1.0
@@ -47,7 +47,7 @@ def score(milestones: Milestones, recording: Recording) -> Score:
 
 
 def match(graph: MilestoneGraph, recording: Recording) -> Match:
-    """Return the best assignment of a graph's milestones to the moments of a transcript."""
+    """Return the best assignment of a graph's milestones to a transcript's moments."""
     if not graph.places or not recording.snapshots:
         return Match({}, 0.0)
     search = _Search(graph, recording)
@@ -56,7 +56,7 @@ def match(graph: MilestoneGraph, recording: Recording) -> Match:
 
 
 _Steps = tuple[tuple[int, float], ...]
-"""(milestone, similarity), in the order of the moments."""
+"""Pairs (milestone, similarity), in the order of their moments."""
 
 
 class _Search:
@@ -74,7 +74,8 @@ class _Search:
     def find(
         self, left: tuple[int, ...], first: int, assigned: dict[int, int]
     ) -> tuple[float, _Steps]:
-        """Return the largest sum of the milestones that are left, from the moment `first` on."""
+        """Return the best sum for the milestones `left`, from the moment `first` on, and its
+        steps."""
         if not left:
             return 0.0, ()
         key = (left, first, self._see(left, assigned))
@@ -99,7 +100,8 @@ class _Search:
     def _options(
         self, left: tuple[int, ...], first: int, assigned: dict[int, int]
     ) -> Iterator[tuple[float, int, int]]:
-        """Yield next milestones and moments, the likest first, of equal ones the later moment."""
+        """Yield (similarity, milestone, moment) of a next step: the likest first, then the
+        later."""
         ready = [place for place in left if not self.before[place] & set(left)]
         options = [
             (self._measure(place, moment, assigned), place, moment)
@@ -109,8 +111,8 @@ class _Search:
         return iter(sorted(options, key=lambda option: (-option[0], option[1], -option[2])))
 
     def _measure(self, place: int, moment: int, assigned: Mapping[int, int]) -> float:
-        """Return a milestone's similarity at a moment: the root, by the number of constraints
-        without guardrails, of the product over all."""
+        """Return a milestone's similarity at a moment: the n-th root of the product over all its
+        constraints, where n is the number of constraints that are no guardrails."""
         product, count = 1.0, 0
         for number, constraint in enumerate(self.graph.milestones[place].constraints):
             reference = _find_reference(constraint, assigned)
@@ -138,13 +140,13 @@ class _Search:
         return self._cache[key]
 
     def _version(self, table: str, moment: int) -> int:
-        """Return a table's version at a moment; for the conversation, the moment itself."""
+        """Return the version of a table at a moment; for the conversation, the moment itself."""
         if table == CONVERSATION:
             return moment
         return self.recording.snapshots[moment].versions[table]
 
     def _bound(self, place: int) -> list[float]:
-        """Return the largest similarity that the milestone can have at each moment or later."""
+        """Return, per moment, the milestone's largest possible similarity then or later."""
         bounds = [0.0] * len(self.moments)
         most = 0.0
         for moment in reversed(self.moments):
@@ -170,7 +172,7 @@ class _Search:
         return math.pow(product, 1 / max(1, count))
 
     def _see(self, left: tuple[int, ...], assigned: Mapping[int, int]) -> _Key:
-        """Return what the milestones that are left can see of those that are assigned."""
+        """Return the versions of tables at assigned moments to which remaining milestones refer."""
         return tuple(
             self._version(constraint.table, assigned[constraint.reference])
             for place in left
@@ -180,7 +182,7 @@ class _Search:
 
 
 _UNASSIGNED: Final = -2
-"""Moment of a milestone that has none yet."""
+"""Stands for the moment of a milestone that is not yet assigned."""
 
 
 def _find_reference(constraint: Constraint, assigned: Mapping[int, int]) -> int | None:

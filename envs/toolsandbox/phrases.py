@@ -1,4 +1,4 @@
-"""How users of generated tasks say what they want: several phrases for each kind of task."""
+"""Users' wishes in several wordings, for each kind of generated task."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""The policy for the agent of a generated task."""
+"""The policy for agents in generated tasks."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,7 +9,7 @@ MISSING: Final[Mapping[str, str]] = {
     "removal": "Missing: a way to remove contacts.",
     "location": "Missing: the current location.",
 }
-"""Lacking thing -> the sentence that says so."""
+"""Missing thing -> the sentence with which the agent must name it."""
 
 POLICY: Final = f"""\
 You help a user with their phone, by tools.

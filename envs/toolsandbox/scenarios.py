@@ -1,14 +1,14 @@
-"""ToolSandbox's scenarios, from a file of JSON Lines that the operator names.
+"""Load ToolSandbox's scenarios from a file of JSON Lines that the operator names.
 
     scenarios.jsonl    a scenario a line: name, categories, tool_allow_list, starting_messages,
                        starting_databases, milestones and minefields with their edges
     export_info.json   beside it, optional: when the scenarios were exported, `exported_at_unix`
-    tools.json         beside it, optional: the published schemas, which the agent is then shown
+    tools.json         beside it, optional: the published schemas, which the agent then sees
 
-A scenario's clock stands at the export, to which its times are relative; without export_info.json,
-a minute after its newest row.
+A scenario's clock shows the time of the export, to which its times are relative. Without
+export_info.json it shows a minute after the newest row.
 
-Guarantee: a damaged line is named with its number and what to do, and the others are loaded. Not
+Guarantee: a damaged line is reported with its number and a remedy, and the others are loaded. Not
 covered: the variants with scrambled names, types and descriptions of tools.
 """
 
@@ -42,12 +42,12 @@ from envs.users import STOP
 from events.canonical import exact_json, sha256
 
 SCENARIOS: Final = "scenarios"
-"""The split of the scenarios of a file."""
+"""The split with the scenarios of a file."""
 
 _MARKER: Final = "to complete:"
-"""Words before the wish in the instructions of the original's user simulator."""
+"""Words before the wish in the instructions for the original's user simulator."""
 _HIDDEN: Final = re.compile(r"should (be|say)|leak|\bdo(n't| not| you)\b|^you do\b", re.IGNORECASE)
-"""Sentences of the wish that a user keeps to itself: the expected answer, and prohibitions."""
+"""Pattern of sentences of the wish that a user must not say: expected answers and prohibitions."""
 _SENTENCE: Final = re.compile(r"(?<=[.?!])\s*(?=[A-Z])")
 
 _SYSTEM: Final = "SYSTEM"
@@ -82,7 +82,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Measure]]] = {
     MESSAGING: {"content": _ROUGE},
     REMINDER: {"content": _ROUGE},
 }
-"""Table -> column -> its measure where the scenario names none; `exact` for all others."""
+"""Table -> column -> its measure if the scenario names none. Other columns use `exact`."""
 
 
 class _Raw(BaseModel):
@@ -97,7 +97,7 @@ class _Said(_Raw):
 
     @property
     def is_example(self) -> bool:
-        """Whether it belongs to the examples that the original shows its user simulator."""
+        """Whether it is one of the examples that the original shows to its user simulator."""
         return self.visible_to == [USER]
 
 
@@ -108,7 +108,7 @@ class _Function(_Raw):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, raw: Any) -> Any:
-        """Rename the file's field kwargs to options: no field of a model may be called so."""
+        """Rename the field kwargs to options, because a pydantic field cannot be called kwargs."""
         return {**raw, "options": raw.get("kwargs", {})} if isinstance(raw, dict) else raw
 
 
@@ -125,7 +125,7 @@ class _Constraint(_Raw):
     column_similarity: dict[str, _Function] | None = None
 
     def parse(self) -> Constraint:
-        """Return the constraint in our terms. Raise ValueError."""
+        """Convert to a Constraint. Raise ValueError."""
         known = ROW_COLUMNS if self.database == CONVERSATION else COLUMNS.get(self.database)
         if known is None:
             raise ValueError(f"there is no table {self.database!r}; use {', '.join(_DEFAULTS)}")
@@ -165,7 +165,7 @@ class _Milestone(_Raw):
     guardrails: list[_Guardrail] = []
 
     def parse(self) -> Milestone:
-        """Return the milestone in our terms. Raise ValueError."""
+        """Convert to a Milestone. Raise ValueError."""
         guardrails = (
             Constraint(
                 table=item.database, relation="guardrail", reference=item.reference_milestone
@@ -196,7 +196,7 @@ class _Contact(_Raw):
 
 
 _Time = Annotated[float, Field(ge=EARLIEST, le=LATEST)]
-"""POSIX seconds that the tools can name."""
+"""POSIX seconds within the range of the tools' timestamps."""
 
 
 class _Messaging(_Raw):
@@ -226,7 +226,7 @@ class _Databases(_Raw):
 
     @property
     def newest(self) -> float:
-        """The time of the newest row, in POSIX seconds; 2025 began where no row has a time."""
+        """The newest row's time in POSIX seconds, or the beginning of 2025 without times."""
         rows: list[_Messaging | _Reminder] = [*self.MESSAGING, *self.REMINDER]
         times = [row.creation_timestamp or 0.0 for row in rows]
         return max(times, default=0.0) or 1_735_689_600.0
@@ -246,29 +246,29 @@ class _Scenario(_Raw):
 
 @dataclass(frozen=True, slots=True)
 class LoadedScenario:
-    """A scenario of a file."""
+    """A scenario read from a file."""
 
     name: str
     categories: tuple[str, ...]
-    """Categories in lower case."""
+    """ToolSandbox's categories, in lower case."""
     policy: str
     opening: str
     wish: str
-    """Wish that the user simulator is told."""
+    """The wish in the instructions for the user simulator."""
     aloud: str
-    """The part of it that a user may say."""
+    """The part of the wish that a user may say."""
     tools: tuple[str, ...]
     rows: Mapping[str, Sequence[Row]]
     now: float
     milestones: Milestones
     seed: int
-    """Seed from the digest of the whole line: another line is another task."""
+    """Seed made from the digest of the line, so that a changed line is another task."""
     schemas: Mapping[str, Mapping[str, Any]]
-    """Tool -> its published schema, where tools.json has it."""
+    """Tool -> its published schema, if tools.json has one."""
 
     @property
     def capability(self) -> str:
-        """The category that says most of what it demands."""
+        """The most telling one of its categories."""
         return next((name for name in _BY_WEIGHT if name in self.categories), self.categories[0])
 
 
@@ -284,22 +284,22 @@ _BY_WEIGHT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """The content of a file."""
+    """The scenarios in a file, and its damaged lines."""
 
     path: Path
     scenarios: Mapping[str, LoadedScenario]
     """Name -> scenario, in the order of the file."""
     damaged: tuple[str, ...]
-    """A sentence for each line that could not be loaded."""
+    """For each line that could not be loaded, a sentence with the reason."""
 
 
 def find_file(benchmarks: Path) -> Path:
-    """Return where the operator's folder has the scenarios."""
+    """Return the path of the scenarios in the operator's folder."""
     return benchmarks / "toolsandbox" / "scenarios.jsonl"
 
 
 def load(path: Path | None) -> ScenarioFile:
-    """Read a file. Raise NoBenchmark if it is missing, InvalidBenchmark if it has no scenario."""
+    """Read scenarios. Raise NoBenchmark if the file is missing, InvalidBenchmark if it has none."""
     if path is None:
         raise NoBenchmark(
             f"no file of scenarios is named; give --scenarios FILE, or let {VARIABLE} name the "
@@ -330,7 +330,7 @@ def load(path: Path | None) -> ScenarioFile:
 def _parse(
     line: str, exported: float | None, schemas: Mapping[str, Mapping[str, Any]]
 ) -> LoadedScenario:
-    """Return the scenario of a line. Raise ValueError (also pydantic's ValidationError)."""
+    """Read the scenario in a line. Raise ValueError (including pydantic's ValidationError)."""
     raw = _Scenario.model_validate_json(line)
     known = ToolSandboxTools.tools().keys() | {"end_conversation"}
     allowed = known if raw.tool_allow_list is None else raw.tool_allow_list
@@ -366,7 +366,7 @@ def _parse_graph(
 
 
 def _find_said(raw: _Scenario, sender: str, recipient: str) -> str:
-    """Return the first message from one to another that is no example. Raise ValueError."""
+    """Return the first message from sender to recipient that is no example. Raise ValueError."""
     for said in raw.starting_messages:
         if (said.sender, said.recipient) == (sender, recipient) and not said.is_example:
             if not said.content.strip() or STOP in said.content:
@@ -397,7 +397,7 @@ def _look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def _check_traces(target: Any) -> None:
-    """Raise ValueError for a target trace that is no call, or a list without one."""
+    """Raise ValueError if a target trace is neither a call nor a list of calls."""
     if target is None:
         return
     calls = parse_traces(target)

@@ -1,9 +1,9 @@
-"""How like its target a table is, between 0 and 1: ToolSandbox's measures (arXiv 2408.04682, 3.3).
+"""The similarity of a table to its target, from 0 to 1, as in ToolSandbox (arXiv 2408.04682, 3.3).
 
     column     exact, contained, close or a traced call: 0 or 1; texts by ROUGE-L
     row        the geometric mean over its columns
-    table      the geometric mean over its rows, assigned one to one so that it is largest; 0 where
-               the numbers of rows differ
+    table      the geometric mean over its rows, in the best one-to-one assignment; 0 if the
+               numbers of rows differ
 
 ROUGE-L is the F-measure of the longest common subsequence (Lin 2004) of words of letters a to z and
 digits; those of more than three characters are stemmed, as in the distribution rouge-score.
@@ -28,12 +28,12 @@ from events.errors import KintsugiError
 Rows = Sequence[Row]
 
 HOLDS: Final = "holds"
-"""Key of a target of ours: what the result of the call must hold. Exported scenarios have none."""
+"""Key in our own targets: the value that a call's result must hold. Exported scenarios lack it."""
 
 _EXACT: Final = Measure(name="exact")
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _STEMMED: Final = 4
-"""Characters of the shortest word that is stemmed."""
+"""Length of the shortest word that is stemmed."""
 
 
 class ScoringUnavailable(KintsugiError):
@@ -41,13 +41,13 @@ class ScoringUnavailable(KintsugiError):
 
 
 def measure_constraint(constraint: Constraint, now: Rows, reference: Rows | None) -> float:
-    """Return how similar table `now` is to what a constraint asks. `reference` is the table at the
-    moment of the milestone that the constraint names; else None. Raise ScoringUnavailable."""
+    """Return the similarity of the table `now` to a constraint's target. `reference` is the table
+    at the moment to which the constraint refers, or None. Raise ScoringUnavailable."""
     return _RELATIONS[constraint.relation](constraint, now, reference or ())
 
 
 def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """Compare the rows beside the reference's; return 0 if one of the reference is missing."""
+    """Compare the rows that the reference lacks. Return 0 if a row of the reference is missing."""
     if not all(row in now for row in reference):
         return 0.0
     return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
@@ -60,7 +60,7 @@ def _measure_update(constraint: Constraint, now: Rows, reference: Rows) -> float
 
 
 def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """Return the best similarity over the reference call's values, filled into the target."""
+    """Return the best similarity after filling values of the reference call into the target."""
     if len(now) != 1 or len(reference) != 1 or constraint.extractor is None:
         return 0.0
     fill = _fill_trace if constraint.fill_to == "tool_trace" else _fill_content
@@ -75,7 +75,7 @@ def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> fl
 
 
 def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
-    """Return the row with `values` over, and again under, the arguments of its allowed calls."""
+    """Return the row with `values` filled into its calls, both over and under their arguments."""
     filled = []
     for call in parse_traces(row.get("tool_trace")):
         for arguments in ({**call["arguments"], **values}, {**values, **call["arguments"]}):
@@ -84,7 +84,7 @@ def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
 
 
 def _fill_content(row: Row, values: Mapping[str, Any]) -> Row | None:
-    """Return the row with its content filled; None where the target asks for a missing value."""
+    """Return the row with its content filled in, or None if a value is missing."""
     try:
         return {**row, "content": str(row["content"]).format(**values)}
     except (KeyError, IndexError, ValueError, AttributeError):
@@ -106,7 +106,7 @@ def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
     if len(rows) != len(targets) or any(set(target) - set(known) for target in targets):
         return 0.0
     if not targets:
-        # The original has no rows to average and no number; nothing differs from nothing.
+        # No rows equal no rows. The original has no result for this case.
         return 1.0
     costs = [[_cost(constraint, row, target) for row in rows] for target in targets]
     cost = costs[0][0] if len(targets) == 1 else _assign(costs)
@@ -114,7 +114,7 @@ def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
 
 
 def can_assign_rows() -> bool:
-    """Return whether constraints with several target rows can be measured: scipy is an extra."""
+    """Return whether scipy is installed, which constraints with several target rows need."""
     return find_spec("scipy") is not None
 
 
@@ -147,7 +147,7 @@ def _cost(constraint: Constraint, row: Row, target: Row) -> float:
 
 
 def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> float:
-    """Return the similarity of a value with the target's."""
+    """Return the similarity of a column's value to the target's value."""
     if measure.name == "any":
         return 1.0
     if measure.name == "tool_trace":
@@ -166,7 +166,7 @@ def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> f
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value, with an empty text for none: as the original compares tables with gaps."""
+    """Return an empty text for None, else the value, as the original compares tables."""
     return "" if value is None else value
 
 
@@ -175,8 +175,8 @@ def _says_number(text: str, target: str) -> bool:
 
 
 def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
-    """Return whether the target allows a call; unnamed arguments are free. With `holds`, the
-    result must be or have this value."""
+    """Return whether a call is one that the target allows. Arguments that the target does not name
+    are free. If the target has `holds`, the result must be or contain this value."""
     return actual is not None and any(
         call["tool_name"] == actual.name
         and all(
@@ -213,7 +213,7 @@ def _load_traces(text: str) -> list[dict[str, Any]]:
 
 
 def parse_traces(target: Any) -> list[dict[str, Any]]:
-    """Return a target's allowed calls from JSON: `{"tool_name", "arguments"}` or a list."""
+    """Return a target's allowed calls from JSON: `{"tool_name", "arguments"}` or a list of them."""
     return _load_traces(target) if isinstance(target, str) else []
 
 
@@ -223,7 +223,7 @@ def measure_rouge_l(target: Any, prediction: Any) -> float:
 
 
 _LONGEST: Final = 20_000
-"""Characters of a text that are compared, the last: the work is the product of two lengths."""
+"""Number of last characters that are compared: time grows with the product of both lengths."""
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""A transcript as ToolSandbox sees it: rows of a conversation, and the tables after each.
+"""A transcript in ToolSandbox's form: the rows of a conversation, and the tables after each row.
 
     user -> agent            words of the user
     agent -> user            words of the agent
@@ -6,9 +6,9 @@
     environment -> agent     one row per answer, with the trace of a call that did not fail
     user -> environment      the user ends the conversation
 
-Rows after the opening and 30 more do not count, as in the original. Calls of one message have all
-taken effect with the first of their answers. The tables come from making the calls again on a fresh
-state, so a transcript is enough.
+Only the opening and 30 more rows count, as in the original. All calls of a message have taken
+effect when the first of their answers appears. The tables come from a replay of the calls on a
+fresh state, so a transcript is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,28 +29,28 @@ AGENT: Final = "AGENT"
 ENVIRONMENT: Final = "EXECUTION_ENVIRONMENT"
 
 ROW_COLUMNS: Final = ("sender", "recipient", "content", "tool_trace")
-"""Columns of the conversation."""
+"""Columns of the conversation's table."""
 
 MOST_ROWS: Final = 31
-"""Rows of a conversation: the opening and 30 more. The message that exceeds them counts whole."""
+"""Rows that count: the opening and 30 more. A message that exceeds the limit counts as a whole."""
 
 Versions = dict[str, int]
-"""Table -> number of its version: equal numbers mean equal rows."""
+"""Table -> number of its version. Equal numbers mean equal rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A call that did not fail."""
+    """A successful call, with its result."""
 
     name: str
     arguments: dict[str, Any]
-    """Arguments with the defaults of those that were left out."""
+    """The arguments, with defaults for those left out."""
     result: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment: a row, and the tables as they then are."""
+    """One moment: a row of the conversation, and the versions of the tables at this time."""
 
     sender: str
     recipient: str
@@ -60,26 +60,26 @@ class Snapshot:
 
 
 class Recording:
-    """The moments of a transcript."""
+    """The moments of a transcript, made by a replay."""
 
     def __init__(self, messages: Sequence[Message], database: Database) -> None:
-        """`database` is a fresh state of the task; it is changed."""
+        """Replay the messages on `database`, a fresh state of the task, which is changed."""
         self._tools = ToolSandboxTools(database)
         self._database = database
         self._tables: list[tuple[Row, ...]] = []
-        """Rows by version."""
+        """Version number -> rows."""
         self._current: Versions = {}
         self.snapshots: list[Snapshot] = []
         self._note_tables()
         begun = False
         for message in messages:
-            # What the agent's side says before the user opens belongs to no moment.
+            # Messages of the agent before the user's first one belong to no moment.
             begun = begun or message.role == "user"
             if begun and len(self.snapshots) < MOST_ROWS:
                 self._add(message)
 
     def read_table(self, snapshot: Snapshot, table: str) -> tuple[Row, ...]:
-        """Return the rows of a table at a moment; of the conversation, its one row."""
+        """Return a table's rows at a moment. For the conversation, return only the moment's row."""
         if table == CONVERSATION:
             return (
                 {

@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Final
 
 _Rule = tuple[str, str, Callable[[str], bool]]
-"""Suffix, what replaces it, and the condition on what is before it."""
+"""Suffix, its replacement, and a condition on the text before the suffix."""
 
 _LONGEST: Final = 50
-"""Characters of the longest word that is stemmed: no English word has more."""
+"""Largest length of a word that is stemmed. No English word is longer."""
 
 _IRREGULAR: Final = {
     "sky": "sky",
@@ -37,7 +37,7 @@ _IRREGULAR: Final = {
 
 
 def stem(word: str) -> str:
-    """Return a lower-case word's stem; a word of at most two letters, or over 50, is its own."""
+    """Return a lower-case word's stem. Words under 3 or over 50 letters stay unchanged."""
     return _stem(word) if len(word) <= _LONGEST else word
 
 
@@ -61,7 +61,7 @@ def _is_consonant(word: str, place: int) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _measure(text: str) -> int:
-    """Return Porter's m in [C](VC)^m[V]: how often a consonant follows a vowel."""
+    """Return Porter's m in [C](VC)^m[V]: how many times a consonant follows a vowel."""
     kinds = [_is_consonant(text, place) for place in range(len(text))]
     return sum(not first and second for first, second in pairwise(kinds))
 
@@ -96,7 +96,7 @@ def _ends_cvc(word: str) -> bool:
 
 
 def _apply(word: str, rules: Sequence[_Rule]) -> str:
-    """Apply the first rule whose suffix fits; if its condition fails, change nothing."""
+    """Apply the first rule whose suffix the word has. If its condition fails, change nothing."""
     for suffix, replacement, holds in rules:
         if word.endswith(suffix):
             rest = word[: len(word) - len(suffix)]

@@ -1,1 +1,1 @@
-"""The device: its state, the tools over it, and what its network knows."""
+"""The device: its state, the tools that act on it, and the data of its network services."""

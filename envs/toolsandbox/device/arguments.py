@@ -1,4 +1,4 @@
-"""Types of the tools' arguments, and what is true of them beyond their type."""
+"""Types of the tools' arguments, with their ranges, and a check of phone numbers."""
 
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -9,16 +9,16 @@ from pydantic import Field
 from envs.tools import ToolError
 
 OMITTED: Final[Any] = None
-"""Default of an argument that need not be given but may not be null: a tool sees None."""
+"""Default of an argument that may be left out but may not be null. The tool gets None."""
 
 Latitude = Annotated[float, Field(ge=-90, le=90)]
 Longitude = Annotated[float, Field(ge=-180, le=180)]
 EARLIEST: Final = 315_529_200.0
 LATEST: Final = 2_524_604_400.0
-"""POSIX seconds of 1980 and 2050, between which every time is."""
+"""POSIX seconds of 1980 and 2050; every time lies between them."""
 
 Timestamp = Annotated[float, Field(ge=EARLIEST, le=LATEST)]
-"""POSIX seconds; milliseconds are refused."""
+"""POSIX seconds. Milliseconds are out of range."""
 
 Year = Annotated[int, Field(ge=1980, le=2049)]
 Month = Annotated[int, Field(ge=1, le=12)]
@@ -30,7 +30,7 @@ Shift = Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
 
 
 _LONGEST: Final = 60
-"""Characters of the longest text that can be a phone number."""
+"""Largest number of characters of a text that is tested as a phone number."""
 
 
 @lru_cache(maxsize=4096)
@@ -43,7 +43,7 @@ def _is_phone_number(text: str) -> bool:
 
 
 def check_phone_number(text: str | None) -> None:
-    """Raise ToolError for a text that is no phone number with a country code; None is none."""
+    """Raise ToolError if a text is no phone number with a country code. Accept None."""
     if text is not None and not (len(text) <= _LONGEST and _is_phone_number(text)):
         raise ToolError(
             f"{text[:40]!r} is no phone number in international form; write + and the country code "

@@ -21,16 +21,16 @@ _FLOATING: Final = (
     ("Columbus Day", 10, _MONDAY, 2),
     ("Thanksgiving", 11, _THURSDAY, 4),
 )
-"""Name, month, weekday, and which of the month: -1 is the last."""
+"""Name, month, weekday, and number of this weekday in the month: -1 is the last."""
 
 _JUNETEENTH: Final = 2021
-"""The first year in which it is one."""
+"""The first year in which Juneteenth is a holiday."""
 
 
 @lru_cache(maxsize=128)
 def list_holidays(year: int) -> tuple[tuple[date, str], ...]:
-    """Return (day, name) of a year's holidays in order. One on a Saturday or Sunday is observed on
-    the Friday before or the Monday after as well."""
+    """Return (day, name) of a year's holidays in order. A holiday with a fixed date on a weekend
+    appears again as observed, on the Friday before or the Monday after."""
     days: list[tuple[date, str]] = []
     for name, month, day in _FIXED:
         if name.startswith("Juneteenth") and year < _JUNETEENTH:

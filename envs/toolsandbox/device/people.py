@@ -1,4 +1,4 @@
-"""Contacts and messages."""
+"""Tools for contacts and messages."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from envs.toolsandbox.device.state import (
 
 
 class PeopleTools(SettingTools):
-    """The address book, and text messages; sending one needs the cellular service."""
+    """Tools for contacts and text messages. Sending a message needs the cellular service."""
 
     @write
     def add_contact(
@@ -141,8 +141,8 @@ class PeopleTools(SettingTools):
     def replace_row(
         self, table: str, column: str, row_id: str, given: dict[str, Any], **also: Any
     ) -> None:
-        """Change the given values (not None) of the row with this id, and `also`; it becomes the
-        last one. Raise ToolError where nothing is given, or not exactly one row has the id."""
+        """Change the values in `given` that are not None, and `also`, in the row with this id; it
+        becomes the last row. Raise ToolError if none is given or not exactly one row has the id."""
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             raise ToolError(f"nothing to change is given; give one of {', '.join(given)}")
@@ -154,7 +154,7 @@ class PeopleTools(SettingTools):
         self.database.remove(table, keys[0])
 
     def remove_rows(self, table: str, column: str, row_id: str) -> None:
-        """Remove every row with this id. Raise ToolError where there is none."""
+        """Remove every row with this id. Raise ToolError if there is none."""
         keys = find_keys(self.database, table, column, row_id)
         if not keys:
             raise ToolError(f"no entry has the {column} {row_id[:60]!r}")

@@ -1,4 +1,4 @@
-"""Reminders."""
+"""Tools for reminders."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from envs.toolsandbox.device.state import REMINDER, append_row, make_id, read_ro
 
 
 class ReminderTools(PeopleTools):
-    """A reminder of the user, with time and place."""
+    """Tools for the user's reminders, which have a time and may have a place."""
 
     @write
     def add_reminder(

@@ -1,4 +1,4 @@
-"""Finding rows: exact values, ranges, and texts that are nearly the same."""
+"""Search for rows by exact values, ranges, and texts that are nearly equal."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -10,15 +10,15 @@ from envs.tools import ToolError
 from envs.toolsandbox.device.state import Row
 
 NAMES: Final = 90.0
-"""Least likeness of names and relationships, out of 100."""
+"""Smallest likeness, out of 100, for a match of names and relationships."""
 TEXTS: Final = 50.0
-"""Least likeness of the contents of messages and reminders."""
+"""Smallest likeness, out of 100, for a match of the contents of messages and reminders."""
 MOST: Final = 5
-"""Rows that one search by likeness finds at most."""
+"""Largest number of rows that a search by likeness returns."""
 
 
 class Criterion(NamedTuple):
-    """The condition on a column; a value of None asks for nothing."""
+    """A condition on a column. It is ignored if its value is None."""
 
     column: str
     value: Any
@@ -27,7 +27,8 @@ class Criterion(NamedTuple):
 
 
 def find_rows(rows: Iterable[Row], criteria: Iterable[Criterion]) -> list[Row]:
-    """Return the rows that meet all criteria, the likest first. Raise ToolError for no values."""
+    """Return the rows that meet all criteria, the most alike first. Raise ToolError for no
+    values."""
     asked = [criterion for criterion in criteria if criterion.value is not None]
     if not asked:
         raise ToolError("a search needs at least one argument")
@@ -60,8 +61,8 @@ def _select_alike(rows: list[Row], criterion: Criterion) -> list[Row]:
 
 
 def measure_likeness(query: str, text: str) -> float:
-    """Return the likeness of two texts, 0 to 100, without regard to case and punctuation. Only the
-    query's first 1,000 characters count."""
+    """Return the likeness of two texts, from 0 to 100. Case and punctuation do not matter. Only the
+    first 1,000 characters of the query count."""
     return _measure_likeness(query[:_LONGEST], text)
 
 

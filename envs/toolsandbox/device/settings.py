@@ -1,4 +1,4 @@
-"""The device's switches. What needs the network or the location needs them on first."""
+"""Tools for the device's switches. Services that use the network or the location need them on."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from envs.tools import ToolError, Toolset, read, write
 from envs.toolsandbox.device.state import edit_setting, read_setting
 
 _SERVICES = ("cellular", "wifi", "location_service")
-"""Services that cannot be on in low battery mode."""
+"""Services that low battery mode switches off and keeps off."""
 
 _NAMES = {
     "cellular": "cellular service",
@@ -17,7 +17,7 @@ _NAMES = {
 
 
 class SettingTools(Toolset):
-    """Switches, and where the device is."""
+    """Tools for the switches, and for the device's location."""
 
     @read
     def get_cellular_service_status(self) -> bool:
@@ -72,13 +72,13 @@ class SettingTools(Toolset):
         return state
 
     def locate(self) -> dict[str, float]:
-        """Return where the device is. Raise ToolError while the location service is off."""
+        """Return latitude and longitude. Raise ToolError if the location service is off."""
         self.require("location_service")
         row = read_setting(self.database)
         return {"latitude": row["latitude"], "longitude": row["longitude"]}
 
     def require(self, name: str) -> None:
-        """Raise ToolError while a service is off."""
+        """Raise ToolError if a service is off."""
         if not self.is_on(name):
             raise ToolError(f"{_NAMES[name]} is off")
 

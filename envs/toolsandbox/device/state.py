@@ -2,9 +2,9 @@
 
     SETTING    one row: switches, and where the device is
     CONTACT, MESSAGING, REMINDER    rows in the order in which they came
-    DEVICE     the time, what the agent may call, and how many rows were ever added
+    DEVICE     the time, the tools that the agent may call, and the number of rows ever added
 
-Table and column names are those of ToolSandbox's scenarios. A row's key in a table is its number:
+Table and column names are those of ToolSandbox's scenarios. The key of a row is its number, because
 rows may share an id, as some of the original's messages do.
 """
 
@@ -49,7 +49,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         "longitude",
     ),
 }
-"""Table -> its columns. What tools return and constraints compare has these names."""
+"""Table -> its columns. Results of tools and constraints use these names."""
 
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ Row = dict[str, Any]
 def build_tables(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], now: float, tools: Iterable[str]
 ) -> Tables:
-    """Return tables from rows. `now` is in POSIX seconds; `tools` are those the agent may call."""
+    """Return tables for rows. `now` is in POSIX seconds; the agent may call `tools`."""
     tables: Tables = {
         name: {_key(place): dict(row) for place, row in enumerate(rows.get(name, ()))}
         for name in COLUMNS
@@ -73,25 +73,25 @@ def read_rows(database: Database, table: str) -> list[Row]:
 
 
 def read_setting(database: Database) -> Row:
-    """Return the one row of the settings."""
+    """Return the only row of the settings."""
     row: Row = database[SETTING][_key(0)]
     return row
 
 
 def edit_setting(database: Database) -> Row:
-    """Return the one row of the settings, to be changed."""
+    """Return the only row of the settings, for changing in place."""
     row: Row = database.edit(SETTING, _key(0))
     return row
 
 
 def read_time(database: Database) -> float:
-    """Return the time, as POSIX seconds."""
+    """Return the device's time in POSIX seconds."""
     now: float = database[DEVICE]["clock"]["now"]
     return now
 
 
 def make_id(database: Database, table: str) -> str:
-    """Return a new id for a row of a table: a function of how many ids were made before."""
+    """Return a new id for a row. It depends only on the table and the number of ids made before."""
     clock = database.edit(DEVICE, "clock")
     clock["added"] += 1
     return str(uuid5(NAMESPACE_URL, f"{table} {clock['added']}"))

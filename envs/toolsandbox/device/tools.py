@@ -1,10 +1,11 @@
 """All tools of the device: ToolSandbox's names, arguments and dependencies, in our own code. A task
-allows some of them; the others do not exist for its agent. A result is shown as Python writes it.
+allows some of them; its agent cannot call the others. Results have the form in which Python prints
+them.
 Schemas have the names, types and required arguments of the published ones, with our descriptions.
 
-Differences from the original: the clock stands still, in UTC; ids follow from the order in which
-rows are added; the network's answers come from tables (world.py, holidays.py); calls of one message
-run in their order only.
+Differences from the original: the clock stands still, in UTC. Ids follow from the order in which
+rows are added. Network services answer from tables (world.py, holidays.py). Calls of one message
+run only in their given order.
 """
 
 import math
@@ -38,19 +39,19 @@ from envs.toolsandbox.device.units import convert
 from envs.toolsandbox.device.world import PLACES, RATES, STOCKS, TOWNS, Place, forecast
 
 _NEAR: Final = 4
-"""Places that one search finds at most."""
+"""Largest number of places that a search returns."""
 _FAR: Final = 100.0
-"""Kilometres from a place within which a point has its address and its weather."""
+"""Distance in kilometres up to which a point has the address and weather of a place."""
 _LIKE: Final = 80.0
-"""Least likeness of the names of places and companies, out of 100."""
+"""Smallest likeness, out of 100, for a match of names of places and companies."""
 _HOLIDAY: Final = 90.0
 _FORECAST_DAYS: Final = 14
 _LONGEST: Final = 200
-"""Characters of the name of a holiday that count: its first ones."""
+"""Number of characters of a holiday's name that are compared: the first ones."""
 
 
 class NetworkTools(ReminderTools):
-    """Services of the network; all need wifi."""
+    """Tools for network services. All of them need wifi."""
 
     @read
     def convert_currency(
@@ -141,10 +142,10 @@ class NetworkTools(ReminderTools):
 
 
 class ToolSandboxTools(NetworkTools):
-    """The whole device; `call` knows only the tools that the task allows."""
+    """All tools of the device. `call` runs only those that the task allows."""
 
     value: Any = None
-    """Value of the last tool, before it was written out."""
+    """The last tool's return value, before it was converted to text."""
 
     @generic
     def calculate_lat_lon_distance(
@@ -225,24 +226,24 @@ class ToolSandboxTools(NetworkTools):
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Return every tool in OpenAI's format, with the types of the published schemas."""
+        """Return all tools in OpenAI's format, with the types of the published schemas."""
         return [_publish(schema) for schema in super().schemas()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """Run one tool, if the task allows it."""
+        """Run one tool if the task allows it."""
         self.value = None
         if name not in self.database[DEVICE]["tools"] and name in self.tools():
             return ToolResult(f"Error: Tool '{name}' not found.", error=True, malformed=True)
         return super().call(name, arguments)
 
     def render(self, value: Any) -> str:
-        """Return what the agent reads: the value as Python writes it."""
+        """Return the value as Python prints it, which the agent reads."""
         self.value = value
         return repr(value)
 
     @classmethod
     def complete(cls, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments as a trace has them, with the defaults of those left out."""
+        """Return a call's arguments as a trace stores them, with defaults for those left out."""
         return {**copy_json(_read_defaults(name)), **arguments}
 
 
@@ -252,7 +253,7 @@ def _read_defaults(name: str) -> dict[str, Any]:
     return {
         argument: schema["default"]
         for argument, schema in properties.items()
-        # An argument that may be omitted but not be null has no default (arguments.OMITTED).
+        # An argument that may be left out but not be null has no default (arguments.OMITTED).
         if "default" in schema and (schema["default"] is not None or "anyOf" in schema)
     }
 

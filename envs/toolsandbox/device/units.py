@@ -8,7 +8,7 @@ from envs.tools import ToolError
 
 
 class Unit(NamedTuple):
-    """A unit as so many of the base unit of its dimension, from an offset on."""
+    """A unit. A value in it is worth value · factor + offset in its dimension's base unit."""
 
     dimension: str
     factor: float
@@ -82,12 +82,12 @@ _UNITS: Final[Mapping[Unit, str]] = {
 UNITS: Final[Mapping[str, Unit]] = {
     name: unit for unit, names in _UNITS.items() for name in names.split()
 }
-"""Name -> unit. The first name of each is its English one; a plural s may follow it."""
+"""Name -> unit. The first name of each unit is its English one, which may have a plural s."""
 
 
 def convert(amount: float, from_unit: str, to_unit: str) -> float:
     """Convert an amount: (amount · factor + offset - offset') / factor'. Raise ToolError for an
-    unknown unit, and for two of different dimensions."""
+    unknown unit, or for units of different dimensions."""
     source, target = _find_unit(from_unit), _find_unit(to_unit)
     if source.dimension != target.dimension:
         raise ToolError(
@@ -100,7 +100,7 @@ def convert(amount: float, from_unit: str, to_unit: str) -> float:
 
 _PLURAL: Final = re.compile(r"(?<=[a-z])s(?=_|$)")
 _PLURALS_IN_ES: Final = {"inche": "inch"}
-"""Singulars of plurals in -es whose s was cut off."""
+"""Plural in -es without its s -> the singular."""
 
 
 def _find_unit(name: str) -> Unit:

@@ -1,4 +1,4 @@
-"""The data of the network tools: tables that never change, so that an answer follows from the call.
+"""The data of the network tools: tables that never change, so that a call always has one answer.
 Coordinates, symbols and addresses are real, to the accuracy of a map; phone numbers (but Apple
 Park's), prices, rates and weather are made up. Currencies are the commonest of ISO 4217."""
 
@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Something on the map."""
+    """A place on the map."""
 
     name: str
     address: str
@@ -104,7 +104,7 @@ TOWNS: Final = (
     _town("Pittsburgh", "PA", "Pennsylvania", 15222, 40.441, -79.996),
     _town("Raleigh", "NC", "North Carolina", 27601, 35.78, -78.638),
 )
-"""Places that a point is near to, and that no search finds."""
+"""Places that give points near them an address and weather, and that no search returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Weather:
 
 
 def forecast(place: Place, day: date) -> Weather:
-    """Return weather, warmer in summer and towards the equator, else by a hash of place and day."""
+    """Return weather: warmer in summer and near the equator, else a hash of place and day."""
     drawn = sha256(f"{place.name} {place.latitude} {day.isoformat()}".encode()).digest()
     summer = 1 - abs(day.timetuple().tm_yday - 200) / 183
     mean = 30 - abs(place.latitude) / 2 + 12 * (summer - 0.5) + drawn[0] % 9 - 4
