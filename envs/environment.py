@@ -352,9 +352,9 @@ class Environment(ABC):
     def mixture(
         self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0
     ) -> Iterator[TaskDefinition]:
-        """Yield generated tasks without end, capabilities in these shares (weights). Seeds count up
-        from `first_task`, so streams that do not overlap share no task. Raise UnknownTask for an
-        unknown capability, ValueError for bad shares."""
+        """Yield generated tasks without end, with capabilities drawn by the weights `shares`. Seeds
+        count up from `first_task`, so streams of disjoint seeds share no task. Raise UnknownTask
+        for an unknown capability, ValueError for bad shares."""
         for capability in sorted(shares):
             self.check_capability(capability)
         if not shares or min(shares.values()) < 0 or not sum(shares.values()) > 0:

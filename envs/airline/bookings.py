@@ -87,21 +87,21 @@ class Itinerary:
 
 
 def one_way(case: Case) -> Plan:
-    """Plan one flight there, with no bag that costs anything."""
+    """Plan a task: the customer books one flight and has only free bags."""
     booking = _draw_itinerary(case, paid_bags=0)
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def with_bags(case: Case) -> Plan:
-    """Plan one flight there, with more bags than are free."""
+    """Plan a task: the customer books one flight with one or two bags more than are free."""
     booking = _draw_itinerary(case, paid_bags=case.chance.randrange(1, 3))
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def split_payment(case: Case) -> Plan:
-    """Plan one flight there, paid with a certificate as far as it goes."""
+    """Plan a task: the customer pays one flight with a certificate, and the rest by card."""
     booking = _draw_itinerary(case, paid_bags=0)
     certificates = case.methods(CERTIFICATE)
     if not certificates or certificates[0]["amount"] >= booking.price:
@@ -117,7 +117,7 @@ def split_payment(case: Case) -> Plan:
 
 
 def round_trip(case: Case) -> Plan:
-    """Plan flights there and back, with one payment."""
+    """Plan a task: the customer books flights there and back and pays with one payment method."""
     out = _draw_itinerary(case, paid_bags=0)
     there = out.flights[0]
     for day in case.days(int(there["date"][-2:]) + 1, LAST_DAY):
@@ -145,7 +145,7 @@ def round_trip(case: Case) -> Plan:
 
 
 def cheapest(case: Case) -> Plan:
-    """Plan the cheapest flight of two days."""
+    """Plan a task: the customer books the cheapest direct flight on either of two days."""
     cabin, people = case.chance.choice(CABINS), case.party(most=2)
     for origin, destination in case.routes():
         days = sorted(case.days()[:2])
@@ -176,7 +176,7 @@ def cheapest(case: Case) -> Plan:
 
 
 def one_stop(case: Case) -> Plan:
-    """Plan the cheapest connection where no direct flight goes."""
+    """Plan a task: the customer books the cheapest one-stop connection where none is direct."""
     direct = set(case.routes())
     airports = sorted({origin for origin, _ in direct})
     pairs = [(a, b) for a in airports for b in airports if a != b and (a, b) not in direct]
@@ -214,7 +214,7 @@ def one_stop(case: Case) -> Plan:
 
 
 def second_choice(case: Case) -> Plan:
-    """Plan one flight, or another if that is full."""
+    """Plan a task: the customer books a flight, or another one if its business class is full."""
     people, full = case.party(most=2), case.chance.random() < 0.6
     for offers in case.trips(ECONOMY, 0):
         seats = [flight["available_seats"][BUSINESS] >= len(people) for flight in offers]

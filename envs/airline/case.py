@@ -43,11 +43,12 @@ class Case(CustomerCase):
         return [self.database["reservations"][own] for own in self.user["reservations"]]
 
     def find(self, fits: Callable[[Record], bool]) -> Record | None:
-        """Return a reservation that fits, by chance; None if none does."""
+        """Return a random reservation of the customer for which `fits` is true, or None."""
         return next((candidate for candidate in self.shuffle(self.own()) if fits(candidate)), None)
 
     def reservation(self, fits: Callable[[Record], bool]) -> Record:
-        """Return a reservation that fits, by chance. Raise UnfitCustomer."""
+        """Return a random reservation of the customer that fits. Raise UnfitCustomer if none
+        does."""
         if (reservation := self.find(fits)) is None:
             raise UnfitCustomer
         return reservation

@@ -33,7 +33,7 @@ BY_AIRLINE: Final = "You have cancelled one of its flights."
 
 
 def cancellation(case: Case) -> Plan:
-    """Plan the cancellation of a reservation that the rules allow to cancel."""
+    """Plan a task: the customer cancels a reservation that the policy allows to cancel."""
     reservation = case.reservation(
         lambda candidate: case.can_cancel(candidate, insured_reason=True)
     )
@@ -41,12 +41,12 @@ def cancellation(case: Case) -> Plan:
 
 
 def more_bags(case: Case) -> Plan:
-    """Plan bags beyond those of the reservation."""
+    """Plan a task: the customer adds checked bags to a reservation."""
     return _plan_more_bags(case, case.reservation(case.open))
 
 
 def other_cabin(case: Case) -> Plan:
-    """Plan another cabin on the same flights, for a payment or a refund."""
+    """Plan a task: the customer changes the cabin and pays or gets the price difference."""
     reservation = case.reservation(case.open)
     cabins = case.shuffle(cabin for cabin in CABINS if cabin != reservation["cabin"])
     flights = case.rebook(reservation, cabins[0])
@@ -65,7 +65,7 @@ def other_cabin(case: Case) -> Plan:
 
 
 def other_passenger(case: Case) -> Plan:
-    """Plan the replacement of one passenger by another person."""
+    """Plan a task: the customer replaces one passenger of a reservation by another person."""
     reservation = case.reservation(case.open)
     people = list(reservation["passengers"])
     place = case.chance.randrange(len(people))
@@ -90,7 +90,7 @@ def other_passenger(case: Case) -> Plan:
 
 
 def other_flight(case: Case) -> Plan:
-    """Plan another day for one flight; the others are kept."""
+    """Plan a task: the customer moves a reservation's last flight to another day."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and not is_basic(candidate)
     )
@@ -119,7 +119,7 @@ def other_flight(case: Case) -> Plan:
 
 
 def two_requests(case: Case) -> Plan:
-    """Plan a cancellation, and bags for another reservation."""
+    """Plan a task: the customer cancels one reservation and adds bags to another."""
     first = case.find(lambda candidate: case.can_cancel(candidate, insured_reason=True))
     second = case.find(lambda candidate: candidate is not first and case.open(candidate))
     if first is None or second is None:
@@ -133,7 +133,7 @@ def two_requests(case: Case) -> Plan:
 
 
 def upgrade_then_change(case: Case) -> Plan:
-    """Plan an upgrade from basic economy, after which the flights may be changed."""
+    """Plan a task: the customer upgrades from basic economy and then changes the last flight."""
     reservation = case.reservation(
         lambda candidate: (
             case.open(candidate)
@@ -165,7 +165,7 @@ def upgrade_then_change(case: Case) -> Plan:
 
 
 def price_condition(case: Case) -> Plan:
-    """Plan business class if it costs little enough, else a bag."""
+    """Plan a task: the customer takes business class up to a price limit, and otherwise one bag."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS
     )
@@ -192,7 +192,7 @@ def price_condition(case: Case) -> Plan:
 
 
 def find_reservation(case: Case) -> Plan:
-    """Plan bags for a reservation that the customer names only by its journey."""
+    """Plan a task: the customer adds bags to a reservation named by its journey, not by its id."""
     reservation = case.reservation(case.open)
     own = case.own()
     journeys = [(item["origin"], item["destination"], item["flights"][0]["date"]) for item in own]
@@ -217,7 +217,7 @@ def find_reservation(case: Case) -> Plan:
 
 
 def cancel_all(case: Case) -> Plan:
-    """Plan the cancellation of the reservations that may be cancelled, and no other."""
+    """Plan a task: the customer cancels all reservations that the policy allows to cancel."""
     own = case.own()
     allowed = [reservation for reservation in own if case.can_cancel(reservation)]
     if len(allowed) in (0, len(own)) or any(case.is_underway(reservation) for reservation in own):
@@ -233,7 +233,7 @@ def cancel_all(case: Case) -> Plan:
 
 
 def move_flight(case: Case, reservation: Record, place: int) -> Action:
-    """Return the call that moves one flight to another day, at the expense of the credit card."""
+    """Return the call that moves flight `place` to another day by credit card, or None."""
     cabin = reservation["cabin"]
     offers = case.replacements(reservation, place, cabin)
     if not offers:

@@ -28,7 +28,7 @@ from events.messages import Action
 
 
 def compensate_cancellation(case: Case) -> Plan:
-    """Plan a certificate for a flight that the airline cancelled."""
+    """Plan a task: the customer gets a certificate for a flight that the airline cancelled."""
     reservation = case.reservation(
         lambda candidate: (
             CANCELLED in case.statuses(candidate)
@@ -41,7 +41,7 @@ def compensate_cancellation(case: Case) -> Plan:
 
 
 def compensate_delay(case: Case) -> Plan:
-    """Plan a certificate for a delayed flight, once the reservation is cancelled or changed."""
+    """Plan a task: a certificate for a delayed flight, after a cancellation or change."""
     reservation = case.reservation(
         lambda candidate: (
             "delayed" in case.statuses(candidate)
@@ -63,7 +63,7 @@ def compensate_delay(case: Case) -> Plan:
 
 
 def refuse_compensation(case: Case) -> Plan:
-    """Plan no certificate, but the cancellation that the rules allow."""
+    """Plan a task: the agent refuses a certificate, but cancels the reservation."""
     reservation = case.reservation(
         lambda candidate: (
             CANCELLED in case.statuses(candidate)
@@ -78,7 +78,7 @@ def refuse_compensation(case: Case) -> Plan:
 
 
 def refuse_cancellation(case: Case) -> Plan:
-    """Plan a refused cancellation: nothing in the rules allows it."""
+    """Plan a task: the customer asks for a cancellation that the policy does not allow."""
     reservation = case.reservation(
         lambda candidate: (
             case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
@@ -90,14 +90,14 @@ def refuse_cancellation(case: Case) -> Plan:
 
 
 def refuse_change(case: Case) -> Plan:
-    """Plan a refused move to another day: it is basic economy."""
+    """Plan a task: the agent refuses to move a flight of a basic economy reservation."""
     reservation = case.reservation(lambda candidate: case.open(candidate) and is_basic(candidate))
     looked = (get_reservation(reservation),)
     return _plan_rest(case, reservation, phrases.REFUSED_CHANGE, looked)
 
 
 def refuse_passenger(case: Case) -> Plan:
-    """Plan a request for one more passenger, which the rules refuse: their number stays."""
+    """Plan a task: the agent refuses one more passenger, because their number cannot change."""
     reservation = case.reservation(case.open)
     balance, rest = int(case.gift_card["amount"]), case.draw_rest()
     friend = person(case.chance)
@@ -116,7 +116,7 @@ def refuse_passenger(case: Case) -> Plan:
 
 
 def refuse_insurance(case: Case) -> Plan:
-    """Plan a refused later insurance; a bag instead."""
+    """Plan a task: the agent refuses an insurance after booking; the customer takes bags."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["insurance"] == "no"
     )
@@ -140,7 +140,7 @@ def refuse_insurance(case: Case) -> Plan:
 
 
 def hand_over(case: Case) -> Plan:
-    """Plan a hand-over: a flight has left."""
+    """Plan a task: the agent hands over to a human because a flight of the reservation has left."""
     reservation = case.reservation(case.is_underway)
     return Plan(
         case.say(phrases.HAND_OVER, reservation=reservation["reservation_id"]),
@@ -160,7 +160,7 @@ def hand_over(case: Case) -> Plan:
 
 
 def price_of_bags(case: Case) -> Plan:
-    """Ask the price of more bags, which depends on membership, cabin and number of passengers."""
+    """Plan a task: the customer asks for the price with more bags."""
     reservation = case.reservation(case.open)
     people = len(reservation["passengers"])
     bags = max(reservation["total_baggages"], case.free_bags(reservation["cabin"], people))
@@ -189,7 +189,7 @@ def price_of_bags(case: Case) -> Plan:
 
 
 def price_of_all(case: Case) -> Plan:
-    """Ask what was paid for several reservations in all."""
+    """Plan a task: the customer asks for the total paid for all reservations."""
     own = case.own()
     return Plan(
         case.say(phrases.QUESTION_TOTAL),
@@ -208,7 +208,8 @@ def price_of_all(case: Case) -> Plan:
 def _plan_rest(
     case: Case, reservation: Record, request: phrases.Phrases, calls: tuple[Action, ...]
 ) -> Plan:
-    """Plan these calls, and the answer to what is left of a budget beyond the reservation."""
+    """Plan a task with these calls whose answer is the rest of a budget after a reservation's
+    price."""
     paid, rest = sum_payments(reservation), case.draw_rest()
     name, budget = reservation["reservation_id"], str(paid + rest)
     return Plan(

@@ -1,8 +1,7 @@
 """The kinds of task: each capability with its demand and the function that draws its tasks.
 
-A kind is a function of a case; it raises UnfitCustomer where this customer does not fit, and the
-next one is tried. Every kind changes something or demands an output, so an agent that does nothing
-fails it.
+Such a function takes a case and raises UnfitCustomer if the case's customer does not fit; then the
+next customer is tried. Every kind changes something or demands an output, so an idle agent fails.
 """
 
 from collections.abc import Mapping

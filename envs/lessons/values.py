@@ -111,7 +111,7 @@ def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def find_texts(value: Any) -> Iterator[str]:
-    """Return the texts that an argument holds."""
+    """Yield the texts inside an argument."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, str))
 
 

@@ -7,14 +7,14 @@
         + .8 sum of a_p over the parts that gold does not have
         + .6 a_call |n* - n| / max(n*, n)         for unequal numbers of calls, both above 0
 
-Parts: reflection, calls, final answer, with w = a = (.1, .7, .2). s is Sim, but for the calls 1
-where they are equal as multisets (parse.py), else 0. n* and n count the calls of gold and
-completion.
+Parts: reflection, calls, final answer, with w = a = (.1, .7, .2). s of the calls is 1 if they are
+equal as multisets (parse.py), else 0; s of the other parts is Sim. n* and n count the calls of gold
+and completion.
 
     Sim(a, b) = clip(.6 J1 + .3 J2 + .1 min(|a|, |b|) / max(|a|, |b|), 0, 1)
 
-with the Jaccard index Jn of the sets of n words in a row and |.| in characters; the program's own
-has a part by an embedding model, too.
+Jn is the Jaccard index of the sets of n consecutive words, and |.| the length in characters. The
+released program's Sim also has a part from an embedding model.
 
 Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
 released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). The form
@@ -50,7 +50,7 @@ UNIGRAMS, BIGRAMS, LENGTH = 0.6, 0.3, 0.1
 """Weights of the parts of Sim."""
 
 _EPSILON: Final = 1e-8
-"""Added to the denominators of Jaccard indices, as in the source."""
+"""Term added to the denominators of Jaccard indices, as in the source."""
 
 REPAIR_SHARE: Final = 0.5
 """Factor of a repair's reward beside its episode's verdict (a decision of this project)."""
@@ -110,15 +110,14 @@ def _line_up(parts: Parts) -> str:
 
 
 def compute_similarity(a: str, b: str) -> float:
-    """Return Sim of two texts: 0 where one is empty, 1 where they have the same words. Case and
-    runs of white space count for nothing. Two texts of one length without a common word come to
-    .1."""
+    """Return Sim of two texts: 0 if one is empty, 1 if their words are equal. Case and runs of
+    white space do not matter. Texts of one length without a common word have .1."""
     if not a or not b:
         return 0.0
     words, others = a.lower().split(), b.lower().split()
     if words == others:
         return 1.0
-    # Of the texts with single spaces between their words.
+    # Lengths of the texts with single spaces between words.
     sizes = sorted(sum(map(len, part)) + max(len(part) - 1, 0) for part in (words, others))
     score = (
         UNIGRAMS * _jaccard(set(words), set(others))
@@ -129,7 +128,7 @@ def compute_similarity(a: str, b: str) -> float:
 
 
 def _collect_bigrams(words: list[str]) -> Set[tuple[str, ...]]:
-    """Return the pairs of words in a row; of a text of one word, that word."""
+    """Return the pairs of consecutive words, or the word itself if there is only one."""
     return set(pairwise(words)) if len(words) > 1 else {tuple(words)}
 
 

@@ -1,5 +1,5 @@
-"""Tasks of our own that are one customer's request, for retail and airline. A kind is a function of
-a case, a customer of a generated database; it returns a task's plan, or raises UnfitCustomer."""
+"""Generated tasks for retail and airline, each about the request of one customer. A kind takes a
+case (a customer of a generated database) and returns a task's plan or raises UnfitCustomer."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ class CaseEnvironment(Tau2Environment):
     """A domain of tau2-bench whose generated tasks are cases of one customer."""
 
     kinds: ClassVar[Mapping[str, Kind[Any, Plan]]]
-    """Capability -> its kind, whose plan is drawn for a `case_type`."""
+    """Capability -> its kind, which draws plans from a `case_type`."""
     case_type: ClassVar[type[CustomerCase]]
     who: ClassVar[str]
     """The question by which the oracle asks who the user is."""

@@ -13,7 +13,7 @@ Plan = TypeVar("Plan")
 
 
 class UnfitCustomer(Exception):
-    """A kind of task has no plan for this customer."""
+    """A kind of task cannot be planned for this customer."""
 
 
 FAREWELL: Final = Answer(
@@ -67,8 +67,8 @@ def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> 
 def find_customer(
     database: Database, chance: Random, plan: Callable[[Record], Plan]
 ) -> tuple[Record, Plan]:
-    """Return the first customer, by chance, for whom `plan` raises no UnfitCustomer, and the plan.
-    Raise LookupError where all are unfit."""
+    """Return a random customer for whom `plan` raises no UnfitCustomer, and the plan. Raise
+    LookupError if it raises it for all."""
     users = list(database["users"].values())
     chance.shuffle(users)
     for user in users:

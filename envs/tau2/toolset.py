@@ -51,7 +51,7 @@ class Tau2Conventions(Toolset):
 
 
 class Tau2Toolset(Tau2Conventions):
-    """The two tools that retail and airline share, their look-up, and the conventions."""
+    """The two tools that retail and airline share, a look-up of records, and the conventions."""
 
     @generic
     def calculate(
@@ -74,7 +74,8 @@ class Tau2Toolset(Tau2Conventions):
         return TRANSFERRED
 
     def _find(self, table: str, key: str, refusal: str) -> Record:
-        """Return a record. Raise ValueError with this text where the table lacks it."""
+        """Return the record of a table with this key. Raise ValueError with `refusal` if there is
+        none."""
         if key not in self.database[table]:
             raise ValueError(refusal)
         return self.database[table][key]

@@ -109,7 +109,7 @@ def _permission(name: str) -> Callable[[Case], Fault]:
 
 
 def _make(setup: StateCall, *repair: Action) -> Callable[[Case], Fault]:
-    """Return a fault that is the same in every case."""
+    """Return a function that makes the same fault in every case."""
     return lambda _: Fault((setup,), repair)
 
 
