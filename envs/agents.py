@@ -15,7 +15,7 @@ CLOSING: Final = "Your request is complete."
 
 
 class Agent(Protocol):
-    """Something that answers as the agent, from what it can see."""
+    """A player of the agent: takes the messages that it can see, and returns its next one."""
 
     def reply(self, messages: Sequence[Message]) -> Message: ...
 

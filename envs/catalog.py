@@ -1,5 +1,5 @@
-"""Declarations of each environment's tools, as data: which change state, which reach the user's
-record, and which arguments name a record. Diagnosis knows nothing else of a domain.
+"""Declarations of each environment's tools, as data: the tools that change state, the tools that
+reach the user's record, the arguments that name a record. Diagnosis knows nothing else of a domain.
 
 They cover our shop and the customer-service environments of tau-bench (v1) and tau2. Tool names of
 v1 and tau2 agree, so one catalog holds the union of both. For the tools of an undeclared
@@ -8,9 +8,9 @@ environment `infer_catalog` guesses:
     a tool is a write    if it is in the event's `write_tools`; if the event has none,
                          if the first word of its name is a verb of `WRITE_VERBS`
     a tool transfers     if its name begins with `transfer_to_`, `escalate_to_` or `handoff_to_`
-    a record is named    by the arguments `id` and `*_id` that are no choice (`SELECTIONS`) and no
-                         means of payment; those of people come last
-    none authenticates   and no tool reaches the user's record
+    a record is named    by the arguments `id` and `*_id`, except choices (`SELECTIONS`) and
+                         payment methods; arguments that name people come last
+    no tool              authenticates the user or reaches the user's record
 
 Namespaces of tool names are ignored (`crm.create_ticket`, `crm__create_ticket`).
 """

@@ -3,9 +3,9 @@
     found = check(Sample(environment="./library.py"))
     found.problems      one sentence each: which task, what is wrong, what to do
 
-The checks of generated tasks: a task is a function of capability and seed, in a process with
-another order of sets too. The same agent messages give the same episode, in another order of tasks
-too, and an episode leaves no trace. The oracle gets 1, an idle agent at most .2, a random one at
+The checks of generated tasks: a task depends only on capability and seed, even in a process with
+another order of sets. The same agent messages give the same episode, even in another order of
+tasks, and an episode leaves no trace. The oracle gets 1, an idle agent at most .2, a random one at
 most .3 (static checks of TRACE, arXiv 2604.05336), and no cheater wins more than a twentieth of a
 kind (cheating/). Gold actions repeat, and writes among them change the state. No tool raises. Ids,
 schemas and scenarios are fit for use. Figures of loaded tasks are reported and not judged.

@@ -81,7 +81,7 @@ class Database:
         return database
 
     def as_pristine(self) -> "Database":
-        """Return this state as a pristine one whose forks keep its changes."""
+        """Return this state as a new pristine one, so that forks of it begin with its changes."""
         return Database(self._tables) if self._touched else self
 
     def __getitem__(self, table: str) -> dict[str, Record]:

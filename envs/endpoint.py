@@ -4,7 +4,7 @@
         completion = await endpoint.complete(messages, tools=tools, seed=7)
 
     Completion           an answer, each choice in our form
-    AnswerFailure        the episode ends, with a termination and a reason that quotes:
+    AnswerFailure        the episode ends, with a termination and a reason that quotes the answer:
                            infrastructure_error     no connection, 429 or 5xx, after retries
                            timeout                  no whole answer in time; asked once
                            context_window_exceeded  the conversation no longer fits
@@ -115,7 +115,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of answers, in tokens by the endpoint's own count."""
+    """The cost of answers: requests, and tokens as the endpoint counts them."""
 
     requests: int = 0
     prompt_tokens: int | None = 0

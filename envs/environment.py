@@ -7,9 +7,9 @@ Subclass `Environment`, give it a name, tools, a policy and capabilities, and wr
     oracle     plays the gold actions, asks before each write, says the outputs (agents.py)
     evaluator  replays the agent's calls and the gold ones and compares the states (grading.py)
 
-Guarantee: an episode is a function of (task, seed, agent outputs). So `generate` and `pristine` may
-use no clock, no global randomness and nothing outside their arguments. `kintsugi env check` tests
-this from outside.
+Guarantee: an episode depends only on task, seed and the agent's outputs. So `generate` and
+`pristine` may use no clock, no global randomness and nothing outside their arguments. `kintsugi env
+check` tests this from outside.
 
 A task may also be data with an id by content (task.py). Every environment finds such a task by its
 id once it has a place for bodies (`use_definitions`), whatever its `task` does. `pristine` makes

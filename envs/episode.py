@@ -5,12 +5,12 @@
         party = agent if episode.turn is Party.AGENT else user
         episode.receive(party.reply(episode.view(episode.turn)))
 
-Tools answer an agent's calls at once; its other messages go to the user, and the user's to the
-agent. A user with tools (dual control) calls them the same way and stays at turn; neither party
-sees the other's calls. A solo task has no user: the agent begins, and its first message without a
-call ends the episode. This is tau2-bench's protocol in half duplex (its orchestrator): it counts
-hops, looks at limits only between messages of the parties, and ends at a stop token in the user's
-text. Errors are counted per party, so a user's wrong calls end it as `user_error`.
+Tools answer an agent's calls at once. Other messages of the agent go to the user, and the user's to
+the agent. A user with tools (dual control) calls them in the same way and keeps its turn; neither
+party sees the other's calls. A solo task has no user: the agent begins, and its first message
+without a call ends the episode. This is tau2-bench's half-duplex protocol. It counts steps, checks
+limits only between messages of the parties, and ends at a stop token in the user's text. Errors are
+counted per party, so a user's wrong calls end the episode as `user_error`.
 
 An episode of a task with a prefix begins where the prefix ends. The prefix's calls are made again,
 so that the state has their writes. Its messages stand in the transcript as not sampled and count
@@ -163,7 +163,7 @@ class Episode:
         return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:
-        """Replay a task's prefix and go on behind it. Raise PrefixMismatch."""
+        """Replay a task's prefix, after which the episode goes on. Raise PrefixMismatch."""
         begin = len(self.messages)
         for place, message in enumerate(prefix):
             if message.role == "tool":

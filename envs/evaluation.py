@@ -1,14 +1,14 @@
-"""Playing many episodes at once: tasks in, attempts out as they finish.
+"""Play many episodes at once: take tasks, and yield attempts as they finish.
 
     setup = Setup(environment, agent=lambda task, seed: ..., user=lambda task, seed: ...)
     async with aclosing(play_all(setup, plan, concurrency=64)) as finished:
         async for attempts in finished:
             ...
 
-Guarantees: memory follows the concurrency, not the number of tasks. An attempt is a function of
-task, run seed, trial and the players' outputs. A fault of the environment's own code names the task
-and stops everything: it is no failure of the agent. A fault of the players' machines leaves the
-attempt unjudged, and too many in a row stop everything too.
+Guarantees: memory grows with the concurrency, not with the number of tasks. An attempt depends only
+on task, run seed, trial and the players' outputs. A fault of the environment's own code stops the
+run and names the task, since it is no failure of the agent. A fault of the players' machines leaves
+the attempt unjudged, and too many in a row stop the run.
 """
 
 import asyncio

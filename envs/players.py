@@ -45,7 +45,7 @@ class LocalPlayer:
 
 
 class ModelAgent:
-    """An agent behind an endpoint. Each request gets its own seed, made from the episode's seed."""
+    """An agent behind an endpoint. The seed of each request is made from the episode's."""
 
     remarks: Sequence[str] = ()
 

@@ -183,7 +183,8 @@ LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
 
 
 class LineWriter:
-    """Decides what a model that plays a user is asked and which answer counts; the caller asks.
+    """Decides on requests to a model that plays a user, and on the answer that counts. The caller
+    sends.
 
     steps = writer.write(messages)
     request = next(steps)
@@ -421,7 +422,7 @@ def make_user(
     *,
     meter: TokenMeter | None = None,
 ) -> ModelUser:
-    """Return a player of the user: a model behind an endpoint. `meter` counts its tokens."""
+    """Return a model behind an endpoint as a player of the user. `meter` counts its tokens."""
     is_adapter = isinstance(user, AdapterUser)
     # These values override a checkpoint's generation settings, which our adapter must not use.
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

@@ -153,7 +153,7 @@ class StateCall(StrictModel):
     name: Name
     arguments: dict[str, Any] = {}
     side: Requestor = "assistant"
-    """The party whose set of tools the function belongs to."""
+    """The party to whose side the function belongs."""
 
 
 class Assertion(StateCall):
@@ -325,7 +325,7 @@ class TaskDefinition(_Sparse):
 
     @property
     def source(self) -> str:
-        """Id of the task whose conversation the prefix is. Without a lesson, the task's own id."""
+        """Id of the task that the prefix's conversation is about; without a lesson, its own id."""
         return self.id if self.lesson is None else self.lesson.source
 
     @property

@@ -342,7 +342,7 @@ class _Generator:
         return str(self.chance.choice([m["id"] for m in methods if m["source"] != "certificate"]))
 
     def bags(self, membership: str, cabin: str, people: int) -> tuple[int, int]:
-        """Return the number of checked bags, and the number of them that are not free."""
+        """Return a random number of checked bags, and how many of them must be paid for."""
         bags = self.chance.randrange(0, 2 * people + 1)
         return bags, max(0, bags - people * free_bags(membership, cabin))
 

@@ -404,8 +404,8 @@ class AirlineTools(Tau2Toolset):
 
 
 def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
-    """Return `values` as objects of the model. If one of them is no dict, return `values`
-    unchanged; they then cause an error later."""
+    """Return `values` as objects of the model. If one is no dict, return `values` unchanged, which
+    causes an error later."""
     if all(isinstance(item, dict) for item in values):
         return [model(**item) for item in values if isinstance(item, dict)]
     return cast("list[M]", values)

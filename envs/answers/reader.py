@@ -1,7 +1,7 @@
 """Reads a model's answer as its engine wrote it, whole or in pieces (wire -> Message).
 
 The gateway, the importers and the endpoint's client read answers with `MessageReader`, so that they
-agree on what was said. It tolerates how engines differ:
+agree on the message. It accepts the differences between engines:
 
     a call        is known by its index and its id together. An empty id is none, and one that comes
                   later is the call's. A piece without an id belongs to the last call of its index,
@@ -36,11 +36,11 @@ from events.json_text.guard import (
 from events.messages import Message, ToolCall
 
 PIECE_BYTES: Final = 64
-"""Bytes that a piece of text takes beside its characters."""
+"""Number of bytes that a piece of text takes in memory beside its characters."""
 CALL_BYTES: Final = 1000
-"""Bytes that a call takes beside its texts."""
+"""Number of bytes that a call takes in memory beside its texts."""
 ARGUMENT_BYTES: Final = 24
-"""Bytes that a character of arguments may come to when they are parsed: a list takes three."""
+"""Bytes in memory that a character of parsed arguments may take: a list takes three characters."""
 
 UNREAD_PART: Final = "a part of the content is neither text nor reasoning"
 """The doubt that is reported for a part such as a picture."""
@@ -366,7 +366,7 @@ def list_objects(listed: Any) -> list[dict[str, Any]]:
 
 
 def _write(arguments: Any) -> str:
-    """Return arguments that did not come as text in the form that a stream of them would have."""
+    """Return arguments that did not come as text in the same form as arguments from a stream."""
     try:
         return exact_json(clean_json(arguments))
     except UnstorableJson:

@@ -77,7 +77,7 @@ def find_fault_beside_task(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return what `examine` returns for a task without a fault of its own. Raise NoVerdict."""
+    """Examine a rollout as `examine` does, whose task has no fault. Raise NoVerdict."""
     if not exact_user:
         fault = find_user_fault(environment, task, messages)
         if fault is not None:

@@ -1,5 +1,5 @@
-"""Find what is wrong with a task, from the task alone (pure). A rollout fails by no fault of the
-agent or the user where the task cannot be won. By rule:
+"""Find the fault of a task from the task alone (pure). If a task cannot be won, the failure of a
+rollout is not the fault of the agent or the user. The rules:
 
     gold            the gold actions fail, end in another state the second time, or change nothing
     contradiction   the user names another value than a gold write has, of the same kind, and never

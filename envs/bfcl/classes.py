@@ -52,7 +52,7 @@ def require() -> None:
 
 
 def read_official_sentence() -> str:
-    """Return what BFCL's user says when held-out functions come. Raise NoBfclClasses."""
+    """Return BFCL's user message for held-out functions that come. Raise NoBfclClasses."""
     return str(_import(_PROMPTS).DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 

@@ -1,11 +1,11 @@
-"""BFCL's verdict on a conversation, after each turn of the user in which there is something to do.
+"""BFCL's verdict on a conversation. It tests each turn of the user that has gold calls:
 
     1. the agent made at least one call
     2. the public attributes of every object equal those of objects on which the gold calls ran
     3. each result of this turn's gold calls is among all results so far, as often as it is there
 
-Order is free, and so is an extra call that leaves no trace. Calls without readable arguments do not
-count. `needless` is the check that BFCL leaves out: no call in a turn that asks for none.
+Any order is right, and extra calls are allowed if they leave no trace. Calls without readable
+arguments do not count. `needless` is a check that BFCL lacks: no call in a turn without gold calls.
 
 Guarantee: everything is run again on the verdict's own objects, whatever the transcript's answers.
 Unlike BFCL's, a case that is cut off in its last turn has failed.
@@ -59,7 +59,7 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield a fault for each turn with calls but no gold calls. The prefix does not count."""
+    """Yield a fault for each turn with calls but without gold calls. The prefix is exempt."""
     own = [m for m in messages if m.role == "user" or m.sampled is not False]
     for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:

@@ -1,12 +1,12 @@
-"""The bank of cheaters: agents that know a kind of task (knowledge.py) and not the task they play.
+"""The bank of cheaters: agents that know the kind (knowledge.py), but not the task that they play.
 
     for name, cheater in CHEATERS.items():
         if cheater.applies(knowledge):
             play(Episode(environment, task), CheaterAgent(cheater, knowledge, task), user)
 
-A cheater has the task's gold look-ups, which stand for an honest agent's, but no gold write, output
-or first state. Guarantee: a cheater is deterministic, ends every episode with the closing words of
-the kind, and stays below the limit of failed calls.
+A cheater may make the task's gold look-ups, as an honest agent would. It does not know the task's
+gold writes, outputs or first state. Guarantee: a cheater is deterministic, ends every episode with
+the kind's closing words, and stays below the limit of failed calls.
 """
 
 import json

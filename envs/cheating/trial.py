@@ -1,13 +1,13 @@
-"""How often the cheaters of the bank win a kind of task.
+"""Measure how often the cheaters of the bank win a kind of task.
 
     report = run_bank(environment, list_kinds(environment))
     report.winnable     kind -> the cheater that wins it most often, where one wins it
     report.failures     the kinds that could not be measured
 
-A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one. A
-cheater that wins 2 to 4 of 20 plays 200 others, which decide. Kinds of constant outcome
-(`Environment.constant`) are not measured. Guarantee: the report is a function of environment,
-kinds, number of tasks and seed.
+A kind is winnable if some cheater wins more than a twentieth of its tasks, and more than one task.
+If it wins 2 to 4 of 20, its result on 200 other tasks decides. Kinds of constant outcome
+(`Environment.constant`) are not measured. Guarantee: the report depends only on environment, kinds,
+number of tasks and seed.
 """
 
 from collections import Counter

@@ -35,7 +35,7 @@ class Names:
     common: frozenset[str]
     """Words of the policy and the tools, which any user may say."""
     values: Sequence[_ValuesByWord]
-    """For each field that counts, its values by their first word."""
+    """For each field whose values are names, the values by their first word."""
 
     def find(self, text: str) -> Iterator[str]:
         """Yield each value that stands in `text` (in lower case) as whole words, once."""

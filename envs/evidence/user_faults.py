@@ -1,13 +1,13 @@
-"""Find what the user of an episode did wrong, from the transcript alone (pure), because a model
-that plays the user may err and the agent must not pay for it. The exact user of the environment
-(users.py) hears the same texts, and the played user's words are compared with its own, by rule:
+"""Find the fault of an episode's user from the transcript alone (pure). A model that plays the user
+may err, and the agent must not be judged for it. The environment's exact user (users.py) hears the
+same texts, and the played user's words are compared with its own. The rules:
 
     secret       the user tells a value of the gold actions or outputs that it cannot know
-    instruction  it tells another value than its situation has, refuses what it was to confirm, or
-                 never tells what it was asked for, goes without having told what it was to begin
-                 with, says nothing of its request in its first lines, or the same over and over
-    early_end    it hangs up where it had an answer to give
-    tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
+    instruction  it tells a wrong value, refuses to confirm its own request, never tells a value it
+                 was asked for, hangs up without a value of its opening, says nothing about its
+                 request in its first lines, or repeats one line over and over
+    early_end    it hangs up although it had an answer to give
+    tool         it calls a tool wrongly, without being asked, or repeats a call over and over
 
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
 argument of a writing tool. A value is known where the scenario, the script, the agent or a tool of
@@ -233,9 +233,9 @@ class _Observer:
         return None
 
     def _has_answer(self, value: str) -> bool:
-        """Return whether the user or a tool told a value to the agent; a call with the value tells
-        nothing. A gold value from a tool must be in the agent's text, because a look-up may show
-        many."""
+        """Return whether the user told a value, or a tool did. A call that has the value itself
+        does not count. For a gold value from a tool, the agent's text must have it, as a look-up
+        may show many."""
         if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
             return True
         text = squeeze(value)

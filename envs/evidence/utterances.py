@@ -65,7 +65,7 @@ def is_farewell(text: str) -> bool:
 
 
 def wants_answer(text: str) -> bool:
-    """Return whether a text asks the other side for something."""
+    """Return whether a text asks the listener for something."""
     return bool(_REQUEST.search(text))
 
 

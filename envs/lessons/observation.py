@@ -25,8 +25,8 @@ class Observation:
     """Whether the first message makes the right calls. If it has to speak instead: whether it does,
     and the task succeeds. None for a task without a lesson."""
     official: bool | None = None
-    """Whether it is correct by the benchmark's rule, which accepts any text where no call is
-    due."""
+    """Whether it is correct by the benchmark's rule, which accepts any text if no call is
+    expected."""
 
 
 def observe(

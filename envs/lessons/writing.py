@@ -149,7 +149,7 @@ class LessonWriter:
 
 
 def _write_members(body: Mapping[str, Any], above: str, below: str) -> Iterator[str]:
-    """Yield as JSON, in sorted order, the members of an object whose keys lie between two texts."""
+    """Yield members of an object as JSON, sorted by key: those whose key lies between two texts."""
     for key in sorted(body):
         if above < key < below:
             yield f'"{key}":{exact_json(body[key])}'

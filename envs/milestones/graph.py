@@ -72,7 +72,7 @@ class Constraint(StrictModel):
     columns: dict[str, Measure] = {}
     """Column -> its measure; `exact` for columns not named."""
     reference: Annotated[int, Field(ge=FIRST)] | None = None
-    """Position of the milestone at whose moment the reference table is; `FIRST`: the first
+    """Position of the milestone at whose moment the reference table is taken; `FIRST`: the first
     moment."""
     fill_to: Literal["tool_trace", "content"] | None = None
     """Column that `trace_dependent` fills."""

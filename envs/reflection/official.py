@@ -166,8 +166,8 @@ def _read_lists(text: str, strict: bool) -> list[dict[str, Any]]:
 
 
 def _pair_brackets(text: str) -> list[tuple[int, int]]:
-    """Return (begin, end) of each bracket pair, by begin. Brackets in strings count, as
-    officially."""
+    """Return (begin, end) of each bracket pair, by begin. Brackets in strings count, as in the
+    original."""
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []
     for match in re.finditer(r"[\[\]]", text):

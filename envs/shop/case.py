@@ -75,7 +75,7 @@ class Case:
         return self.shuffle(order for order in own if status in (None, order["status"]))
 
     def order(self, status: str | None = None) -> Any:
-        """Return a random order of the customer, if given with this status."""
+        """Return a random order of the customer; with `status`, one with this status."""
         return self.orders(status)[0]
 
     def shuffle(self, values: Iterable[Any]) -> list[Any]:

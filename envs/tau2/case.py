@@ -85,7 +85,7 @@ class IdentityOracle(GoldAgent):
 
 
 class CaseEnvironment(Tau2Environment):
-    """A domain of tau2-bench whose generated tasks are cases of one customer."""
+    """A domain of tau2-bench. Each of its generated tasks is about one customer."""
 
     kinds: ClassVar[Mapping[str, Kind[Any, Plan]]]
     """Capability -> its kind, which draws plans from a `case_type`."""

@@ -258,7 +258,7 @@ _PARTS: Final[Mapping[str, Any]] = {
     r"\bmms\b|\b(picture|photo)s?\b": lambda clause: iter([Request("can_send_mms")]),
     r"status bar|\bsignal\b|\bbars\b": lambda clause: iter([Request("check_status_bar")]),
 }
-"""Pattern of a part of the phone -> reader of the clause's request. The first match counts."""
+"""Pattern of a part of the phone -> reader of a clause's request. The first match counts."""
 
 _GOALS: Final = {
     "assert_can_send_mms": ("can_send_mms", "app can send"),

@@ -83,7 +83,7 @@ class PlanAgent:
     """Makes a plan's calls without asking for a yes, then says its texts one by one."""
 
     def __init__(self, plan: GoldPlan, question: str | None = None) -> None:
-        """`question` is asked before the first call, for users who do not say all at once."""
+        """`question` is asked before the first call, for a user who does not tell all at once."""
         self.plan = plan
         self.question = question
 
