@@ -55,8 +55,8 @@ class ToolCatalog:
     selection_arguments: frozenset[str]
     """Arguments that choose among offered things: flights, cabins, items, places."""
     unordered: Mapping[str, tuple[str, ...] | tuple[Columns, ...]] = field(default_factory=dict)
-    """Tool -> its list arguments whose order has no meaning. Lists named in one tuple are paired
-    item by item; each inner tuple is a group of its own."""
+    """Tool -> its list arguments whose order has no meaning. The lists named together, or in one
+    inner tuple, are paired item by item."""
     unordered_fields: Mapping[str, tuple[Columns, ...]] = field(default_factory=dict)
     """Table of the state -> groups of list fields in its records whose order has no meaning. A key
     `table/field` stands for the objects inside that field."""

@@ -45,11 +45,11 @@ from events.rollouts import ToolRoles
 _PRISTINE_STATES: Final = 64
 """Number of first states kept in memory. Rollouts of a task share one, which may take 10 MB."""
 _DEFINITIONS: Final = 4096
-"""Number of tasks with an id by content whose definitions are kept in memory."""
+"""Number of tasks with an id by content (a hash of the task) whose definitions stay in memory."""
 
 FindBody = Callable[[str], str | None]
-"""Function that returns the body (task.py) of a task by its id by content, or None if not
-stored."""
+"""Function that returns the stored body of a task (task.py) by its id by content (its hash), or
+None."""
 
 
 class UnknownTask(KintsugiError):
@@ -75,7 +75,7 @@ _Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None
 
 
 def _find_by_content(make: _MakeTask) -> _MakeTask:
-    """Wrap a subclass's `task` so that ids by content do not reach it."""
+    """Wrap a subclass's `task` so that ids by content (hashes of tasks) do not reach it."""
 
     @wraps(make)
     def task(self: "Environment", task_id: str) -> TaskDefinition:

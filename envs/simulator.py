@@ -183,8 +183,8 @@ LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
 
 
 class LineWriter:
-    """Decides on requests to a model that plays a user, and on the answer that counts. The caller
-    sends.
+    """Decides on requests to a model that plays a user, and on its answer. The caller sends the
+    requests.
 
     steps = writer.write(messages)
     request = next(steps)

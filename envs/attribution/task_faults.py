@@ -77,7 +77,7 @@ def find_task_fault(environment: Environment, task: TaskDefinition) -> TaskFault
 
 
 class _WholeGold:
-    """Checks for a task whose gold actions include every look-up that a perfect agent makes."""
+    """Checks for a generated task, whose gold actions include every look-up of a perfect agent."""
 
     def __init__(self, facts: TaskFacts) -> None:
         self.facts = facts
@@ -101,7 +101,7 @@ class _WholeGold:
 
 
 class _SparseGold(_WholeGold):
-    """Checks for a task whose gold actions may leave out look-ups."""
+    """Checks for a loaded task, whose gold actions may leave out look-ups."""
 
     def find_gold_failure(self) -> str | None:
         return find_wrong_end(self.facts)

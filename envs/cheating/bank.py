@@ -61,7 +61,7 @@ _VARY: Final = "draw what is to be changed from more values, so that no one chan
 
 @dataclass(slots=True)
 class Attempt:
-    """One cheater's play of one task."""
+    """One cheater playing one task: its knowledge, the task, and the messages so far."""
 
     knowledge: Knowledge
     task: TaskDefinition

@@ -85,8 +85,8 @@ def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> 
 
 
 def list_common_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
-    """Return the words of policy and tools, squeezed. Any user may say them, so they are no
-    names."""
+    """Return the words of policy and tools, as lower-case letters and digits. Any user may say
+    them, so they are no names."""
     policy = environment.policy(task)
     schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
     return frozenset(map(squeeze_word, words(policy + " " + schemas.replace("_", " "))))

@@ -23,7 +23,7 @@ class Proposals:
     """Recognizes the agent's proposals in the rollouts of one task."""
 
     def __init__(self, environment: Environment, task: TaskDefinition, situation: str) -> None:
-        """`situation` is the text of everything that the user may say, in squeezed form."""
+        """`situation`: all that the user may say, as lower-case letters and digits only."""
         self._environment, self._task, self._situation = environment, task, situation
 
     def has_gold(self, text: str) -> bool:

@@ -51,7 +51,8 @@ def is_value(word: str) -> bool:
 
 
 def has_value(text: str, value: str) -> bool:
-    """Return whether a squeezed text has a value in its own spelling or in another usual one."""
+    """Return whether `text` (lower-case letters and digits only) has a value, in any usual
+    spelling."""
     return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
 
 
@@ -96,7 +97,7 @@ def has_number_words(text: str) -> bool:
 
 
 def _respell(value: str) -> Iterator[str]:
-    """Yield other spellings of an amount or a date, in squeezed form."""
+    """Yield other spellings of an amount or a date, as lower-case letters and digits only."""
     if decimal := _DECIMAL.fullmatch(value):
         yield decimal[1] + decimal[2].rstrip("0")
     if parts := _OTHER_DATE.fullmatch(value):

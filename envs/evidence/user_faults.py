@@ -142,11 +142,11 @@ class _Observer:
         self._tools = environment.open_tools(task, environment.reset(task))
         self._situation = squeeze(collect_user_text(task))
         self._heard = self._situation
-        """Everything that the user can know so far, in squeezed form."""
+        """Everything that the user can know so far, as lower-case letters and digits only."""
         self._agent_text = ""
         """The part of `_heard` that the agent said."""
         self._told = ""
-        """Everything that the user has said, in squeezed form."""
+        """Everything that the user has said, as lower-case letters and digits only."""
         self._has_number_words = False
         """Whether the user has written a number in words."""
         self._asked: set[str] = set()
@@ -413,7 +413,7 @@ def _cut_endings(texts: Iterable[str]) -> set[str]:
 
 
 def _list_secrets(task: TaskDefinition) -> frozenset[str]:
-    """Return the values of gold actions and outputs, in squeezed form."""
+    """Return the values of gold actions and outputs, as lower-case letters and digits only."""
     criteria = task.criteria
     texts = [
         str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)

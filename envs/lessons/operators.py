@@ -28,7 +28,7 @@ WRONG_TEXT: Final = "wrong_value"
 """Text that replaces a value of another type."""
 
 _REPLACEMENTS: Final = 4
-"""Largest number of seen values that are tried in place of an unseen one."""
+"""Largest number of seen values tried as replacement of a value that the agent has not seen."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> its parameters as JSON Schema."""

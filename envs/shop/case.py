@@ -61,8 +61,7 @@ class Case:
     def __init__(
         self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case that `chance` draws. With `words`, the same `chance` draws it in other
-        words."""
+        """Make a case whose wishes `chance` draws. With `words`, only the phrases differ."""
         self.tables = tables
         self.user = user
         self.chance = chance

@@ -43,7 +43,7 @@ class CustomerCase:
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case that `chance` draws. With `words`, it is the same case in other words."""
+        """Make a case whose wishes `chance` draws. With `words`, only the phrases differ."""
         self.database = database
         self.user = user
         self.chance = chance

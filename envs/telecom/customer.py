@@ -32,7 +32,7 @@ class Request:
     looks: str | None
     """Tool that shows the present state; None if there is nothing to look at."""
     acts: str | None = None
-    """Tool that changes something; None if the agent only asks for a look."""
+    """Tool that makes the requested change; None if the agent only asks for a look."""
     arguments: tuple[tuple[str, str], ...] = ()
     unless: str = ""
     """Pattern of a result of `looks` after which no change is needed."""

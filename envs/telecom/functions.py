@@ -237,4 +237,4 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
         ),
     },
 }
-"""Side -> functions that are none of its tools. A task may also call tools."""
+"""Side -> name -> function, for functions that are no tools. Tasks may also call tools."""

@@ -57,7 +57,7 @@ class Case:
     """One device, and the random generator that draws its owner's wishes."""
 
     def __init__(self, device: Device, chance: Random, words: Random | None = None) -> None:
-        """`chance` draws the wish. With `words`, it is the same wish in other words."""
+        """Make a case whose wishes `chance` draws. With `words`, only the phrases differ."""
         self.device = device
         self.chance = chance
         self.words = words

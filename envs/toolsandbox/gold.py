@@ -116,7 +116,7 @@ class _Planner:
         self.tools = ToolSandboxTools(database)
         self.graph = scenario.milestones.wanted
         self.traces: dict[int, Trace] = {}
-        """Milestone -> the trace of its call."""
+        """Position of a milestone -> the trace of the call that was made for it."""
         self.actions: list[Action] = []
         self.says: list[str] = []
         self.outputs: list[str] = []

@@ -146,7 +146,7 @@ class _Search:
         return self.recording.snapshots[moment].versions[table]
 
     def _bound(self, place: int) -> list[float]:
-        """Return, per moment, the milestone's largest possible similarity then or later."""
+        """Return, for each moment, the milestone's largest possible similarity from then on."""
         bounds = [0.0] * len(self.moments)
         most = 0.0
         for moment in reversed(self.moments):

@@ -42,7 +42,7 @@ from envs.users import STOP
 from events.canonical import exact_json, sha256
 
 SCENARIOS: Final = "scenarios"
-"""The split with the scenarios of a file."""
+"""Name of the split that holds the scenarios of a file."""
 
 _MARKER: Final = "to complete:"
 """Words before the wish in the instructions for the original's user simulator."""
