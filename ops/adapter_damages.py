@@ -1,4 +1,4 @@
-"""Make adapter directories that no trainer leaves, from one that a trainer left.
+"""Damage copies of a good adapter directory, for tests of the checks.
 
 DAMAGES["a pipe for the weights"](folder)     each damage makes an adapter that must be refused
 change_anything(folder, chance)               the adapter may still be right
@@ -18,7 +18,7 @@ Damage = Callable[[Path], object]
 Header = dict[str, Any]
 
 SLOW_PATTERN: Final = r"([a-z0-9._]+)+!"
-"""Pattern that no layer's name matches; a backtracking engine takes 2^n steps to see it."""
+"""Pattern that matches no layer's name; a backtracking engine needs 2^n steps to find that out."""
 
 _LENGTH_BYTES: Final = 8
 _SETTINGS: Final = (
@@ -37,7 +37,7 @@ _VALUES: Final[tuple[str, ...]] = (
 
 
 def write_setting(folder: Path, name: str, text: str) -> None:
-    """Set a setting of the configuration to `text`, which may be invalid JSON."""
+    """Set a field of the adapter's configuration to `text`, which may be invalid JSON."""
     config = json.loads((folder / CONFIG).read_bytes())
     marked = json.dumps(config | {name: "@@"})
     (folder / CONFIG).write_bytes(marked.replace('"@@"', text).encode("utf-8", "surrogatepass"))
@@ -71,7 +71,7 @@ def _grow(path: Path) -> None:
 
 
 def read_header(folder: Path) -> tuple[Header, bytes]:
-    """Return the header of a file of weights and the bytes of its numbers."""
+    """Return (header, bytes of the numbers) of an adapter's weights file."""
     content = (folder / WEIGHTS).read_bytes()
     end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     header: Header = json.loads(content[_LENGTH_BYTES:end])
@@ -79,7 +79,7 @@ def read_header(folder: Path) -> tuple[Header, bytes]:
 
 
 def write_header(folder: Path, header: str | bytes, numbers: bytes, length: int = -1) -> None:
-    """Write a file of weights; `header` may be invalid, and `length` is the stated one."""
+    """Write a weights file; `header` may be invalid, `length` is its stated length (-1: true)."""
     raw = header.encode("utf-8", "surrogatepass") if isinstance(header, str) else header
     said = (len(raw) if length < 0 else length).to_bytes(_LENGTH_BYTES, "little")
     (folder / WEIGHTS).write_bytes(said + raw + numbers)
@@ -228,7 +228,7 @@ def copy_with_damage(source: Path, folder: Path, name: str) -> Path:
 
 
 def change_anything(folder: Path, chance: random.Random) -> None:
-    """Change settings or bytes of a file; the adapter may still be right."""
+    """Change a setting or some bytes at random; the adapter may still be valid."""
     if chance.random() < 0.6:
         write_setting(folder, chance.choice(_SETTINGS), chance.choice(_VALUES))
         return

@@ -24,7 +24,7 @@ class BrowserUnavailable(KintsugiError):
 
 
 class BrowserError(KintsugiError):
-    """The browser ended without an answer."""
+    """The browser ended without a document or picture."""
 
 
 def program() -> str:
@@ -36,7 +36,7 @@ def program() -> str:
 
 
 def dom(url: str) -> str:
-    """Return a loaded page's document. Raise BrowserUnavailable or BrowserError."""
+    """Return the HTML of a loaded page. Raise BrowserUnavailable or BrowserError."""
     return _run(url, "--dump-dom")
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 
 def build_parser(about: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose help prints a module's docstring as it is written."""
+    """Return a parser whose help prints the module docstring `about` unchanged."""
     return argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -28,7 +28,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def open_folder(folder: Path | None) -> Iterator[Path]:
-    """Open the folder of the option; for None a temporary one."""
+    """Yield the folder of the option, made if missing; for None a temporary one."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
@@ -46,8 +46,8 @@ def run_command(
 ) -> NoReturn:
     """Run a driver, print its figures as JSON, and exit.
 
-    Each of `numbers` is a flag with this default; `run` takes it by name, beside `folder`. The exit
-    status is 1 if the figures list something `wrong` or have a false `passed`, else 0.
+    Each of `numbers` is a flag with its default. `run` gets the flags and `folder` by name. The
+    exit status is 1 if the figures list something `wrong` or have a false `passed`, else 0.
     """
     parser = build_parser(about)
     for name, default in numbers.items():

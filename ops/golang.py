@@ -1,4 +1,4 @@
-"""Build Go programs that tests need from the Go module proxy where they are not on PATH.
+"""Build Go programs that tests need, from the Go module proxy, if they are not on PATH.
 
     place = program("helm", "v3.19.4", lambda folder: install(MODULE, folder))
 
@@ -24,7 +24,7 @@ class ProgramUnavailable(Exception):
 
 
 def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
-    """Return a program's path; one process at a time builds it. Raise ProgramUnavailable."""
+    """Return a program's path; if missing, one process builds it. Raise ProgramUnavailable."""
     path = shutil.which(name)
     if path is not None:
         return Path(path)

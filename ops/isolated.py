@@ -40,8 +40,8 @@ def interpreter(*requirements: str) -> Path:
 def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
     """Make an environment at `folder` unless there is one, and `fill` it, one process at a time.
 
-    It is made beside its place and renamed when it is whole, which breaks the interpreter's path in
-    its scripts: start modules (`python -m`) only. Raise InstallError or OSError.
+    It is made under another name and renamed when it is complete. This breaks the interpreter's
+    path in its scripts, so start only modules (`python -m`). Raise InstallError or OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:

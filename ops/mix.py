@@ -1,4 +1,4 @@
-"""The mix of events that folds are measured with: a small model of a day of gateway traffic.
+"""The mix of events for measuring folds: a small model of a day of gateway traffic.
 
 40 % CallStarted, 40 % CallEnded with a head of about 2 KB, 5 % FeedbackReceived, 15 % RolloutEnded
 with 20 messages and gold actions, a third of them failed. Each event depends on the seed and its
@@ -68,7 +68,7 @@ def write_log(path: Path, events: int) -> SqliteLog:
 
 
 def make_round(position: Position, number: int, seed: int = 0) -> Entry:
-    """Return a round over `position`."""
+    """Return the event that closes a round at `position`."""
     data = PatternsDiagnosed(trigger="diagnose", position=position)
     envelope = Envelope(
         id=derive_id("mix-round", str(seed), str(number)),

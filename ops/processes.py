@@ -28,7 +28,7 @@ class ServerError(Exception):
 
 
 class Server(ABC):
-    """A program of tests in its own folder, with its output in a file."""
+    """A third-party server for tests, in a folder of its own, with its output in a file."""
 
     ERROR: ClassVar[type[ServerError]] = ServerError
     LOG: ClassVar[str] = "server.log"
@@ -79,7 +79,7 @@ class Server(ABC):
         return self._process.pid if running and self._process else None
 
     def answers(self) -> bool:
-        """Return whether it is up."""
+        """Return whether the server is ready."""
         return answers(f"{self.url}{self._ready}", self.READY_STATUS)
 
     def _wait_ready(self, process: "subprocess.Popen[bytes]") -> None:
@@ -115,7 +115,7 @@ class Server(ABC):
 
 
 class Program:
-    """A process of ours with its output in a file; it may be started repeatedly."""
+    """A process of one of our modules, with its output in a file; it may be started again."""
 
     def __init__(self, output: Path, *arguments: str, **variables: str) -> None:
         self.output = output
@@ -144,7 +144,7 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Send SIGKILL, also to a paused process."""
+        """Send SIGKILL, which also ends a paused process, and wait."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -224,7 +224,7 @@ def compile_library(source: Path, library: Path) -> None:
 
 
 def find_ports(count: int) -> list[int]:
-    """Return free consecutive ports of 127.0.0.1, below Linux's ephemeral ones to avoid races."""
+    """Return free consecutive ports, below Linux's ephemeral ports to avoid races."""
     while True:
         first = random.SystemRandom().randint(15_000, 32_000)
         ports = list(range(first, first + count))
@@ -242,7 +242,7 @@ def _is_free(port: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; an ended process that was not waited for does not."""
+    """Return whether a process runs. An ended process without a wait (a zombie) does not."""
     fields = _read_stat(pid)
     return bool(fields) and fields[0] != "Z"
 
@@ -253,7 +253,7 @@ def list_children(parent: int) -> Iterator[int]:
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return the live processes below `root` whose chain of parents leads to it."""
+    """Return the ids of all processes below `root`: children, their children, and so on."""
     parents, layer, pids = dict(_list_parents()), {root}, list[int]()
     while layer := {pid for pid, parent in parents.items() if parent in layer}:
         pids += layer

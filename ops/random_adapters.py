@@ -1,4 +1,4 @@
-"""Random adapters of the reference policy, laid out as the learner leaves them."""
+"""Make random adapters of the reference policy, in the learner's directory layout."""
 
 import shutil
 import warnings
@@ -24,7 +24,7 @@ from events.jobs import LoraSettings
 SETTINGS = LoraSettings()
 VERSIONS = {"v1": 0.0, "v2": 0.001, "v3": 0.003}
 SPREAD = 0.01
-"""Spread of v1's weights; puts v1 0.27 nats from its base."""
+"""Standard deviation of v1's weights; it puts v1 at a distance of 0.27 nats from its base."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Adapters:
         return expectation
 
     def others(self, name: str) -> dict[str, Expectation]:
-        """Return what else could answer in place of the adapter `name`."""
+        """Return name -> fingerprint of the other versions, which could answer in its place."""
         return {version: self.read_fingerprint(version) for version in VERSIONS if version != name}
 
 
@@ -87,7 +87,7 @@ class Maker:
         return self._reference.model_copy(update={"adapter": answers})
 
     def write(self, folder: Path, spread: float, **options: Any) -> Path:
-        """Write such an adapter with its fingerprint in its provenance; return the directory."""
+        """Write a random adapter, with its fingerprint in its provenance. Return the directory."""
         with self.open_adapter(spread, **options) as (adapted, provenance):
             save(adapted, folder, provenance)
         return folder
@@ -121,7 +121,7 @@ def corrupt(source: Path, folder: Path) -> Path:
 
 
 def make_adapters(folder: Path) -> Adapters:
-    """Make versions, adapters that differ not at all, little and much, and one of another base."""
+    """Make VERSIONS, adapters at several distances from the base, and one of another base."""
     with warnings.catch_warnings():
         # PEFT warns about future changes of transformers.
         warnings.simplefilter("ignore")

@@ -13,7 +13,7 @@ from daemon.engine.reference.tokenizer import END, START, encode, token_id
 from daemon.engine.reference.weights import CHECKPOINT
 
 CERTAINTY: Final = 40.0
-"""Distance of a token's logit from the others; makes temperature 1 deterministic in practice."""
+"""Distance of the chosen token's logit from others, so large that sampling is deterministic."""
 
 HOSTILE_ARGUMENTS: Final = (
     r'{"a": "\ud800"}',
@@ -42,8 +42,8 @@ def with_token(tokens: PreTrainedTokenizerFast, text: str) -> PreTrainedTokenize
 
 
 def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **changes: Any) -> Path:
-    """Write a checkpoint that answers everything with `text`, whose tokens must all differ: its
-    layers add nothing, so the next token follows from the last one alone."""
+    """Write a checkpoint that answers everything with `text`, whose tokens must all differ. Its
+    layers add nothing, so the last token alone determines the next one."""
     chain = [token_id(tokens, START["assistant"]), *encode(tokens, text), token_id(tokens, END)]
     assert len(set(chain)) == len(chain), f"{text!r} repeats a token: {chain}"
     config = AutoConfig.from_pretrained(CHECKPOINT)

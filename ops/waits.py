@@ -13,7 +13,8 @@ PATIENCE_SECONDS: Final = 120.0
 def until(
     holds: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS, every: float = 0.02
 ) -> float:
-    """Wait until `holds`, asking `every` seconds; return the seconds. Raise TimeoutError."""
+    """Call `holds` every `every` seconds until it is true; return the seconds. Raise
+    TimeoutError."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() > began + patience:
@@ -36,7 +37,7 @@ def run_threads(threads: Iterable[Thread]) -> Iterator[None]:
 
 
 class Worker(Thread, ABC):
-    """A thread that works until it is stopped and hands over an error that ended it earlier."""
+    """A thread that works until it is stopped. `finish` raises an error that ended it earlier."""
 
     def __init__(self, name: str, stop: Event | None = None) -> None:
         """`stop` may be shared by several workers; the default is a new event."""
@@ -51,7 +52,7 @@ class Worker(Thread, ABC):
     def run(self) -> None:
         try:
             self.work()
-        except Exception as error:  # handed over to the thread that stops it
+        except Exception as error:  # `finish` raises it in the thread that stops this one
             self._error = error
 
     def finish(self) -> None:

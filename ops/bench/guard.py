@@ -81,8 +81,7 @@ class Traffic:
     slow_canary: float = 1.0
     kinds: int = 1
     harmed: float | None = None
-    """The canary's success probability for the last kind of task; None if it is as for the
-    others."""
+    """The canary's success probability for the last kind of task; None if as for others."""
 
     def success(self, arm: Arm, kind: int, minute: float) -> float:
         """Return the success probability of a session that begins at `minute`."""
@@ -342,8 +341,7 @@ class Measurable(Protocol):
         """Return the row's name."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Measure the row in `runs` simulations; `met` in the result says whether its bounds
-        hold."""
+        """Measure the row in `runs` simulations; `met` says whether its bounds hold."""
 
 
 def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int) -> int:

@@ -125,8 +125,7 @@ def _alter(folder: Path) -> None:
 
 
 def _branch(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
-    """Make the snapshots of another folding: links to the first's up to the divergence, then
-    copies."""
+    """Make another folding's snapshots: links to the first's up to the divergence, then copies."""
     target = folder / f"{name}.db.snapshots"
     target.mkdir()
     for number, snapshot in enumerate(snapshots.list_snapshots(folder / "one.db.snapshots")):
@@ -147,8 +146,7 @@ def _execute(path: Path, statement: str, *values: object) -> tuple[Any, ...]:
 
 
 def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
-    """Write a log with one changed event, fold it from the snapshot before. Return the event's
-    number."""
+    """Write and fold a log with one changed event, from the snapshot before. Return its number."""
     number = events * (2 * _WRONG_FROM + 1) // 20
     number += PERIOD.index("rollout") - number % len(PERIOD)
     changed = event(number, seed=1).entry

@@ -34,8 +34,7 @@ class Collector(Server):
         headers: Mapping[str, str] | None = None,
         most: int | None = None,
     ) -> None:
-        """Configure it to forward to the URL `onward` with `headers`. `most` limits a body's
-        bytes."""
+        """Make it forward to the URL `onward` with `headers`; `most` limits a body's bytes."""
         place = f"127.0.0.1:{find_ports(1)[0]}"
         super().__init__(folder, f"http://{place}/v1/traces", ready="")
         # The default limit is 20 MiB.

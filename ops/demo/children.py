@@ -57,8 +57,7 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the programs, the last started first. Else customers would wait for a gateway that is
-        gone."""
+        """End the last program first; else customers would wait for a gateway that is gone."""
         for child in reversed(self._children.values()):
             process = child.process
             process.terminate()

@@ -82,8 +82,7 @@ class Agent:
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """Post again until the server answers with a status below 500. Raise AnswerFailure at a time
-    limit."""
+    """Post until the status is below 500. Raise AnswerFailure after a time limit."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -100,8 +99,7 @@ async def post(
 
 
 class Queue:
-    """The tasks of the next customers, from the mixture and at the home's pace. No task comes
-    twice."""
+    """The next customers' tasks from the mixture, at the home's pace. No task comes twice."""
 
     def __init__(
         self,

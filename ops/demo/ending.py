@@ -45,8 +45,7 @@ class RebuildError(KintsugiError):
 def build_story(
     app: App, place: Place, results: Sequence[CycleResult], console: Console, *, compared: bool
 ) -> Story:
-    """Measure ended cycles for the report. Raise NoAdapter, PlayError, TrainingError or
-    RebuildError."""
+    """Measure ended cycles. Raise NoAdapter, PlayError, TrainingError or RebuildError."""
     subject = progress.choose_subject(results)
     if subject is None or subject.job is None or subject.candidate is None:
         last = results[-1].cycle

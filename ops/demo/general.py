@@ -37,8 +37,7 @@ def folder_of(place: Place) -> Path:
 
 
 def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
-    """Return the spec of a cycle's job, but from the base and on new tasks of the customers'
-    mixture."""
+    """Return a cycle job's spec, but from the base and on new tasks of the customers' mixture."""
     sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
     tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, FIRST_TASK), count))

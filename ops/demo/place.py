@@ -129,16 +129,14 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables of its processes, without the operator's kintsugi
-        variables."""
+        """Return the environment of its processes, without the operator's kintsugi variables."""
         clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
         # Several processes share a few cores, so more threads would only wait.
         own = {CONFIG_VARIABLE: str(self.config), f"{PREFIX}HOME": str(self.home)}
         return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **own}
 
     def settings(self) -> Settings:
-        """Give this process the environment variables of the home's processes, and load their
-        settings."""
+        """Give this process the environment of the home's processes, and load their settings."""
         for name in [name for name in os.environ if _is_ours(name)]:
             del os.environ[name]
         os.environ.update(self.variables)
@@ -182,8 +180,8 @@ def make(
 def check_request(
     place: Place, mix: Mapping[str, float] | None, cycles: int | None, seed: int
 ) -> None:
-    """Check that options fit a home. None fits always; if both are None, so does `seed`. Raise
-    PlaceConflict."""
+    """Check that options fit a home; None always fits. `seed` is checked only with one of the
+    others. Raise PlaceConflict."""
     remedy = "name another home with --home, or begin anew with --fresh"
     if mix is not None and dict(mix) != dict(place.mix):
         raise PlaceConflict(

@@ -1,5 +1,4 @@
-"""The terminal picture of the demo: the loop's seven stops, a curve, policies, earlier cycles
-(pure)."""
+"""The terminal picture of the demo: seven stops, a curve, policies, earlier cycles (pure)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -90,8 +89,7 @@ def describe_stops(seen: DemoState) -> list[str]:
 
 
 def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) for output without a terminal. The caller prints only the first line of a
-    key."""
+    """Yield (key, line) for output without a terminal; the caller prints a key's first line."""
     if seen.cycles == 1:
         yield from _steps(seen)
         return

@@ -205,8 +205,7 @@ def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
 
 
 def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that a job's attempts printed, first to last; a partial line is left
-    out."""
+    """Yield the JSON objects in a job's output, attempt by attempt, without partial lines."""
     attempts = sorted((folder / "attempts").glob("*.out"), key=lambda path: int(path.stem))
     for attempt in attempts:
         for line in attempt.read_bytes().split(b"\n")[:-1]:

@@ -49,8 +49,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _disturb(stage: Scene) -> int:
-    """Lock the fold's rows in the opposite order while the log grows. Return the number of failed
-    locks."""
+    """Lock the fold's rows in opposite order while the log grows; return the failed locks."""
     failures: list[str] = []
     deadline = time.monotonic() + ADVERSARY_SECONDS
     with repeat(lambda: _lock_backwards(stage.engine, failures), every=0):

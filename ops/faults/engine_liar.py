@@ -36,8 +36,7 @@ from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
 BOUND_BYTES: Final = 512 << 20
-"""Limit on the growth of the gateway's memory; a call may hold 128 MiB of a stream or 64 MiB of a
-body."""
+"""Limit on the gateway's growth in memory: a call may hold 128 MiB of a stream, or 64 of a body."""
 
 _MIB: Final = 1 << 20
 _ENDLESS_MIB: Final = 400
@@ -323,8 +322,7 @@ async def _endless(lie: str) -> AsyncIterator[bytes]:
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Have the engine tell `count` lies, all different before any repeats, then each endless answer
-    once."""
+    """Tell `count` lies, each once before one repeats, and then each endless answer once."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
     wrong: list[str] = []

@@ -62,8 +62,7 @@ class Poison:
     letter: bool
     """Whether it must become a dead letter."""
     source: str | None = None
-    """Source to write in the record in place of the log's; None keeps it. `sequence` is in that
-    source."""
+    """Source of the record if it is not the log, with the record's sequence there."""
     sequence: int = 0
     headers: bool = True
     """Whether its headers are readable; if not, its dead letter has no type."""
@@ -124,8 +123,7 @@ def _difference(first: Engine, other: Engine) -> str | None:
 
 
 def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
-    """Return a log, event type -> number of expected dead letters, and the number of good
-    rollouts."""
+    """Return a log, event type -> expected dead letters, and the number of good rollouts."""
     chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):

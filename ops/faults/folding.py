@@ -132,8 +132,7 @@ def scene(kind: str, folder: Path) -> Iterator[Scene]:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Run a PostgreSQL server with fsync. Its folder is outside ours, which its user may not
-    enter."""
+    """Run a PostgreSQL server with fsync, in a folder that its own user may enter."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as place:
         server = Postgres(Path(place))
         server.start()

@@ -27,8 +27,7 @@ THREADS: Final = 4
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Fill and free `count` small disks. Return counts of acknowledged, refused and stored
-    events."""
+    """Fill and free `count` small disks; count acknowledged, refused and lost events."""
     source = random.Random(seed)
     total = dict.fromkeys(("acknowledged", "refused", "refused_but_stored", "lost", "unsound"), 0)
     blobs = dict.fromkeys(("blobs_stored", "blobs_refused", "blob_remains"), 0)
@@ -73,8 +72,7 @@ def _fill_log(disk: Path, source: random.Random) -> dict[str, int]:
 
 
 def _until_full(log: SqliteLog, source: random.Random) -> tuple[list[str], list[str]]:
-    """Append until the disk is full. Return the acknowledged ids, and the ids of the refused
-    batch."""
+    """Append until the disk is full; return the acknowledged ids and the refused batch's."""
     acknowledged: list[str] = []
     while True:
         entries = batch(source)

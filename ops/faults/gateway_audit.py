@@ -182,8 +182,7 @@ def _audit_log(book: Book, result: Audit) -> None:
 
 
 def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
-    """Count keys with several completed calls. Calls are found by their questions, which are
-    unique."""
+    """Count keys with several completed calls, found by their unique questions."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
         if book.has_completion(call):
@@ -236,8 +235,7 @@ def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
 
 
 def _holds(stored: Message, read: Answer, whole: bool) -> bool:
-    """Return whether a stored message equals the answer that was read, or begins with it if not
-    `whole`."""
+    """Return whether a stored message equals what was read, or begins with it if not `whole`."""
     if not whole:
         return stored.text.startswith(read.text) and len(stored.tool_calls) >= len(read.calls)
     calls = [(c["id"], c["name"], parse_arguments(c["arguments"])) for c in read.calls.values()]

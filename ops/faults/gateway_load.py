@@ -317,7 +317,7 @@ class Talker(Worker):
 def ask_until_answer(
     ask: Callable[[], CallAttempt], stop: threading.Event, patience: float = 60
 ) -> CallAttempt:
-    """Repeat `ask` until it has an answer; the last attempt begins within `patience` seconds."""
+    """Repeat `ask` until a whole answer, for up to `patience` seconds; return the last attempt."""
     deadline = time.monotonic() + patience
     while not (seen := ask()).has_answer and not stop.is_set() and time.monotonic() < deadline:
         stop.wait(_RETRY_SECONDS)

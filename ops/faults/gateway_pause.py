@@ -2,10 +2,10 @@
 
     python -m ops.faults.gateway_pause --count 20
 
-SIGSTOP, then SIGCONT, as a machine does that swaps or a debugger that attaches. Clients have less
-patience than most pauses take: they give up, and send again what has an idempotency key, so that
-first and second attempt are answered at once. Passes when everything acknowledged is in the log as
-it was read, once, and the same process serves everybody afterwards.
+The driver sends SIGSTOP and later SIGCONT; swapping or a debugger pauses a process likewise.
+Clients time out before most pauses end. They repeat calls that have an idempotency key, so that the
+first and second attempt are answered at the same time. Passes when everything acknowledged is in
+the log as it was read, once, and the same process serves everybody afterwards.
 """
 
 import random

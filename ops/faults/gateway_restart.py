@@ -35,7 +35,7 @@ from producers.gateway.privacy.keys import hash_key
 CLIENTS: Final = 6
 ALIAS: Final = "agent"
 MOST_BUSY: Final = 8.0
-"""Seconds; longer than a gateway waits for a busy engine."""
+"""Most seconds for which the engine is busy: longer than a gateway waits for it."""
 UPTIME_SECONDS: Final = 1.0
 _KEY: Final = "restarted"
 
@@ -87,7 +87,7 @@ def _count_without_base(home: Path) -> int:
 
 
 def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
-    """Return the shown (alias, base) pairs, and the rollouts without a policy and in all."""
+    """Return the shown (alias, base) pairs, and counts of rollouts without a policy and of all."""
     with App(Settings(home=home)) as app:
         close_sessions(app, utc_now() + timedelta(hours=1))
         app.diagnose("diagnose")

@@ -28,7 +28,7 @@ WAYS: Final = ("swallowed", "swallowed_and_killed", "killed_at_the_commit")
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Lose `count` answers."""
+    """Lose `count` answers, ask again, and return the driver's result."""
     chance = random.Random(seed)
     figures = dict.fromkeys(("asked_again", "other_answers", "not_replayed"), 0)
     with scene(folder) as stage:
@@ -102,8 +102,8 @@ class _Watch(threading.Thread):
 
 
 class Lossy:
-    """A proxy that reads each answer of the gateway whole, calls `struck` and drops the answer.
-    Clients must ask for `connection: close`."""
+    """A proxy that reads each answer of the gateway to its end, calls `struck`, and drops the
+    answer. Clients must ask for `connection: close`."""
 
     def __init__(self, port: int, struck: Callable[[], None] | None = None) -> None:
         self._gateway = ("127.0.0.1", port)
@@ -115,7 +115,7 @@ class Lossy:
 
     def close(self) -> None:
         """Accept no more connections."""
-        # Wakes the thread in accept; closing alone does not.
+        # # This wakes the thread in accept; closing alone does not.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listening.close()

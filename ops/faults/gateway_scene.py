@@ -5,7 +5,7 @@
             stage.gateway.kill(); stage.gateway.start()
         found = stage.stop_and_audit()       # stops the gateway, reads the log
 
-The gateway keeps its port over restarts, as the base URL of an agent would.
+The gateway keeps its port over restarts, because an agent's base URL stays the same.
 """
 
 import threading
@@ -39,7 +39,7 @@ class Gateway(Program):
         super().__init__(folder / "gateway.log", *arguments, **{**home, **settings})
 
     def start(self, ready: bool = True) -> None:
-        """Start it and wait until it answers; with `ready`, until an engine answers it as well."""
+        """Start it and wait until it answers; with `ready`, wait until /readyz succeeds too."""
         self.launch()
         self.wait_until("readyz" if ready else "livez", 200)
 
@@ -53,7 +53,7 @@ class Gateway(Program):
         self.wait_for_answer(f"http://127.0.0.1:{self.port}/{path}", START_SECONDS, status)
 
     def metric(self, name: str) -> float:
-        """Return a counter or gauge of its /metrics."""
+        """Return the value of a counter or gauge in its /metrics."""
         text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30).text
         (value,) = [row.split()[1] for row in text.splitlines() if row.startswith(f"{name} ")]
         return float(value)
@@ -69,7 +69,7 @@ class Scene:
 
     @contextmanager
     def run_talkers(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
-        """Run talking clients; `seed` must differ between rounds on one home."""
+        """Run clients until the block ends; `seed` must differ between rounds on one home."""
         stop = threading.Event()
         talkers = [
             Talker(self.gateway.url, self.ledger, 1_000 * seed + number, stop, **options)
@@ -85,7 +85,7 @@ class Scene:
 
     @contextmanager
     def client(self, timeout_seconds: float = 60) -> Iterator[Client]:
-        """Open one client."""
+        """Yield a client of the gateway."""
         client = Client(self.gateway.url, self.ledger, timeout_seconds)
         try:
             yield client
@@ -113,7 +113,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Iterator[Scene]:
-    """Start and finally stop everything. `settings` are KINTSUGI_* variables."""
+    """Run engine and gateway until the block ends. `settings` are KINTSUGI_* variables."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         engine = stack.enter_context(Engine())

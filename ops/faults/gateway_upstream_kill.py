@@ -38,7 +38,7 @@ SILENCE_SECONDS: Final = 1.0
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Kill engines `count` times; then inject each scripted fault as often."""
+    """Kill engines `count` times, then inject each scripted fault `count` times."""
     killed = _kill_engines(count, folder / "killed", random.Random(seed))
     scripted = _run_script_faults(count, folder / "scripted")
     passed = killed["passed"] and scripted["passed"]
@@ -123,7 +123,7 @@ def _run_script_faults(count: int, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _open_streams(stage: Scene, name: str, session: str) -> Iterator[None]:
-    """Open long streams in a session and wait for their first words."""
+    """Open long streams in a session and wait for their first words; join them at the end."""
     marks = [f"{name}.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
     with run_threads(threads):

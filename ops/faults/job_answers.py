@@ -1,4 +1,4 @@
-"""A policy answers what no event, no JSON and no reader holds as written, all through its job.
+"""A policy gives, during a whole job, answers that no event, JSON or reader can hold unchanged.
 
     python -m ops.faults.job_answers --count 11
 

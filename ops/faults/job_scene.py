@@ -17,7 +17,7 @@ Json = dict[str, Any]
 STOP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 120.0
 MEMORY_BYTES: Final = 12 << 30
-"""Address space of a job: a larger request fails, and other programs keep their memory."""
+"""Limit on a job's address space, so that other programs keep their memory."""
 
 
 def name_tasks(kind: str, first: int, count: int) -> list[str]:
@@ -41,7 +41,7 @@ PLAIN: Final[Json] = {
         "source": {"kind": "in_process", "slots": 2, "length": 512},
     },
     "threads": 1,
-    # Uniform groups teach too, so that no mutant ends without an update.
+    # Groups with equal rewards teach too, so that no mutant ends without an update.
     "algorithm": {
         "filter": {"informative": False},
         "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},
@@ -52,7 +52,7 @@ PLAIN: Final[Json] = {
 
 
 def run_job(place: Path) -> int | None:
-    """Run the job in `place` for an update or two; return its exit code, None if it was killed."""
+    """Run the job in `place` for one or two updates; return its exit code, None if killed."""
     process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
     process.start()
     assert process.pid is not None, "it was started"

@@ -19,7 +19,7 @@ from ops.waits import until
 START_SECONDS: Final = 60.0
 
 LIFE_SECONDS: Final = 0.3
-"""A process lives for a random time up to this after its first acknowledgement."""
+"""Most seconds that a process lives after its first acknowledgement; the time is random."""
 
 
 def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str, Any]:

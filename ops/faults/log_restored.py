@@ -32,12 +32,12 @@ from ops.mix import mix
 from ops.processes import run_kintsugi
 
 _MOST: Final = 60
-"""Most events per append; few, so that some partitions get none."""
+"""Most events per append. The number is small, so that some partitions get no event."""
 
 
 class _Home:
     def __init__(self, folder: Path, tables: Path, chance: Random) -> None:
-        """`tables` is an empty database to begin with a copy of."""
+        """Begin with a copy of `tables`, a database with empty tables."""
         self.folder = folder
         self.path = folder / "log.db"
         self._copy = folder / "copy.db"
@@ -48,7 +48,7 @@ class _Home:
         self.log = SqliteLog(self.path, durability="process")
 
     def grow(self, least: int = 0) -> None:
-        """Append events that were never in the log before."""
+        """Append new events, which no copy of the log has."""
         count = self._chance.randrange(least, _MOST)
         self.log.append(list(mix(count, start=self._appended)))
         self._appended += count
@@ -61,7 +61,7 @@ class _Home:
             source.backup(target)
 
     def set_back(self) -> None:
-        """Replace the log by its copy while no process has it open."""
+        """Replace the log by its earlier copy while no process has it open."""
         self.log.close()
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
@@ -69,7 +69,7 @@ class _Home:
         self.log = SqliteLog(self.path, durability="process")
 
     def fold(self, until: Cursor | None = None) -> None:
-        """Fold. Raise AheadOfLog or LogDiverged."""
+        """Fold the log into the tables. Raise AheadOfLog or LogDiverged."""
         Runner(self.log, self.engine).catch_up(until)
 
     def read_offsets(self) -> dict[tuple[str, int], int]:
@@ -91,7 +91,7 @@ class _Home:
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Restore a log `count` times."""
+    """Restore a log `count` times and count the outcomes."""
     outcomes: Counter[str] = Counter()
     tables = _empty(folder)
     for number in range(count):
@@ -115,7 +115,7 @@ _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
 def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
-    """Restore a log once; return the outcome or an error. Known outcomes skip dead letters."""
+    """Restore a log once. Return the outcome or an error. Only new outcomes check `dlq list`."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)
@@ -153,7 +153,7 @@ def _ends(log: EventLog) -> dict[tuple[str, int], int]:
 
 
 def _matches_rebuild(home: _Home, lost: bool) -> bool:
-    """Confirm a lossy restore, grow, and return whether the tables equal a rebuild."""
+    """Rebuild if events were `lost`, append and fold more; return whether a rebuild is equal."""
     if lost and not rebuild(home.log, home.engine, confirmed=True).swapped:
         return False
     home.grow()

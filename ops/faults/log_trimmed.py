@@ -1,8 +1,7 @@
 """Row 11: the log's start was moved past the position that a reader stored.
 
-Passes when every read from there says LogTruncated instead of going on at the new start. This must
-hold in the reader that was connected all along and in a fresh one. Reading from the start must
-work.
+Passes when every read from there raises LogTruncated and does not continue at the new start. This
+must hold for a connected reader and for a new one. Reading from the new start must work.
 """
 
 from pathlib import Path

@@ -39,14 +39,14 @@ _SHOWN: Final = 5
 
 @dataclass(slots=True)
 class DecisionCounts:
-    """Counts over the stream `learning`."""
+    """Counts of events in the stream `learning`."""
 
     cycles: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
     directives: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
     jobs_of: Counter[str] = field(default_factory=Counter)
-    """By cycle."""
+    """Cycle -> number of jobs."""
     jobs_over: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class DecisionCounts:
                 self._turn(changed)
 
     def _turn(self, changed: RouteChanged) -> None:
-        """Note a route, which may only name adapters that passed the gate after staging."""
+        """Store a route change. Report a problem if an adapter was not staged or passed no gate."""
         self.last_route = {part.adapter: part.share for part in changed.shares}
         for name in filter(None, self.last_route):
             self.routed.add(name)
@@ -95,7 +95,7 @@ class DecisionCounts:
 
 
 def count_decisions(app: App) -> DecisionCounts:
-    """Count the whole stream `learning`, as the folds read it."""
+    """Count all events of `learning` that the folds accept."""
     counts = DecisionCounts()
     accepted: Counter[str] = Counter()
     for record in read_stream(app.log, LEARNING.name):
@@ -107,7 +107,7 @@ def count_decisions(app: App) -> DecisionCounts:
 
 
 def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
-    """Yield every violation; `heard` is what customers were told."""
+    """Yield a sentence for every violation; `heard` has the answers that customers got."""
     app.settle()
     book, facts = read_calls(place.home), count_decisions(app)
     yield from book.problems
@@ -120,7 +120,7 @@ def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
 
 
 def outcome(app: App) -> str:
-    """Return the outcome of the first cycle by the log."""
+    """Return the outcome of the first cycle in the log; `open` without one."""
     return next(iter(count_decisions(app).outcomes.values()), "open")
 
 
@@ -180,7 +180,7 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
 
 
 def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
-    """Check that only adapters of the log answer, and that the route is the log's last."""
+    """Check that only adapters in the log answered, and that the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)

@@ -34,8 +34,8 @@ LOGS: Final[tuple[LogKind, ...]] = ("sqlite", "kafka")
 LOOP_SECONDS: Final = 900.0
 SETTLE_SECONDS: Final = 300.0
 PAUSES: Final = (0.3, 1.5)
-"""Time between two strikes as shares of the starting time: on a busy machine nothing would come up
-between strikes at fixed times. Some programs are killed while they start."""
+"""Least and most time between kills, as multiples of the starting time. With fixed times, nothing
+would start on a busy machine between kills. Some programs are killed while they start."""
 AWAY_SECONDS: Final = 1.0
 TWO: Final = 0.2
 UP_EVERY: Final = 3
@@ -49,7 +49,7 @@ class Servers:
     database: Postgres
 
     def fresh(self) -> Backends:
-        """Empty the broker and create a database."""
+        """Empty the broker, create a database, and return their addresses."""
         self.broker.wipe()
         self.broker.start()
         return Backends(self.broker.bootstrap, create_tables(self.database))
@@ -75,7 +75,7 @@ def _on(kind: LogKind, count: int, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def one_loop(folder: Path, seed: int, backing: Backends) -> dict[str, Any]:
-    """Run one loop under fire; `wrong` is empty if everything holds."""
+    """Run one loop while processes are killed; `wrong` is empty if everything holds."""
     chance, kills, began = random.Random(seed), Counter[str](), time.monotonic()
     whole = seed % UP_EVERY == UP_EVERY - 1
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,14 +142,14 @@ def stop_all(stage: Scene) -> Iterator[str]:
     """Stop the customers first, then the programs in order; yield errors."""
     stage.customers.leave()
     for name, code in stage.processes.stop().items():
-        # The signal itself ends a program that is still starting.
+        # A program that is still starting is ended by the signal itself.
         if code not in (0, -signal.SIGTERM):
             yield f"{name} was told to stop, and ended with {code}"
 
 
 @contextmanager
 def servers_of(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
-    """Start the broker and the database of loops on Kafka."""
+    """Yield a started broker and database for loops on Kafka; None for SQLite."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "sqlite":
         yield None

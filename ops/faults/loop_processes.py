@@ -26,11 +26,11 @@ from ops.demo.place import Place
 from ops.processes import list_children
 
 UP: Final = "up"
-"""`kintsugi up` only; its roles notice and end."""
+"""Target: `kintsugi up` alone; its roles notice that and end."""
 EVERYTHING: Final = "everything"
-"""`kintsugi up` and all its roles."""
+"""Target: `kintsugi up` and all its roles."""
 JOB: Final = "job"
-"""The running training job or trial with all its processes."""
+"""Target: the running training job or trial with all its processes."""
 
 _STOP_SECONDS: Final = 90.0
 _STOPS: Final = {"gateway": 0, "engine": 2}
@@ -49,7 +49,7 @@ class Processes:
         self._programs = {program.name: program for program in started}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: Counter[str] = Counter()
-        """Name and exit code of programs that ended unkilled."""
+        """"NAME: EXIT CODE" of programs that ended without a kill -> number."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Processes:
         return tuple(self._programs)
 
     def find_pids(self) -> dict[str, int]:
-        """Return role -> process id of those that run."""
+        """Return role -> process id, for running roles."""
         names = (*self._roles, UP) if self._whole else self._roles
         pids = {name: next(self._victims(name), None) for name in names}
         return {name: pid for name, pid in pids.items() if pid is not None}
@@ -73,7 +73,7 @@ class Processes:
             self._launch(name)
 
     def strike(self, *names: str) -> list[str]:
-        """Kill all of `names`, listed before the first one dies; return those that ran."""
+        """Kill all of `names` at one instant. Return the names that had running processes."""
         victims = {name: list(self._victims(name)) for name in names}
         for pids in victims.values():
             for pid in pids:
@@ -98,7 +98,7 @@ class Processes:
             self._launch(name)
 
     def stop(self) -> dict[str, int]:
-        """Stop all, the gateway first and the engine last; return the exit codes."""
+        """Stop all programs, the gateway first and the engine last. Return name -> exit code."""
         codes = {}
         for name in sorted(self._started, key=lambda role: _STOPS.get(role, 1)):
             process = self._started[name]
@@ -108,7 +108,7 @@ class Processes:
         return codes
 
     def kill(self) -> None:
-        """Kill all that are left, jobs too."""
+        """Kill all remaining processes, jobs too."""
         self.strike(JOB, *self._roles)
         for process in self._started.values():
             process.kill()
@@ -152,7 +152,7 @@ def _list_role_processes(parent: int, role: str) -> Iterator[int]:
 
 
 def role_of(words: list[str]) -> str | None:
-    """Return the role that a parent watch runs; None for another program."""
+    """Return the role in a command line of daemon.roles.parent_watch; None for another program."""
     if "daemon.roles.parent_watch" not in words:
         return None
     module, role = (*words[words.index("daemon.roles.parent_watch") + 1 :], "", "")[:2]

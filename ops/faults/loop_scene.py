@@ -58,7 +58,7 @@ class CustomerLedger:
     by: Counter[str] = field(default_factory=Counter)
 
     async def note(self, answer: httpx2.Response) -> None:
-        """Note an answer; a call counts once its whole body was read."""
+        """Store an answer in the ledger. A call counts when its whole body was read."""
         call = answer.headers.get("x-kintsugi-call")
         if call is None:
             return
@@ -72,7 +72,7 @@ class CustomerLedger:
 
 
 class Customers(threading.Thread):
-    """Customers who come until `leave`."""
+    """A thread with customers who talk to the gateway until `leave`."""
 
     def __init__(self, place: Place, port: int) -> None:
         super().__init__(name="customers", daemon=True)
@@ -95,7 +95,7 @@ class Customers(threading.Thread):
         await serve(self._place, self._port, _AT_ONCE, self.heard.note)
 
     def leave(self) -> None:
-        """Disconnect all at once, in the middle of a word."""
+        """Disconnect all customers at once, even in the middle of an answer."""
         self._begun.wait()
         if self.is_alive():
             self._told()
@@ -104,7 +104,7 @@ class Customers(threading.Thread):
 
 @dataclass
 class Scene:
-    """Everything started."""
+    """The running processes, tables and customers of one loop."""
 
     place: Place
     settings: Settings
@@ -132,7 +132,7 @@ class Scene:
         return {card["id"] for card in cards if card.get("parent")}
 
     def read_adapter_bounds(self) -> tuple[set[str], set[str]]:
-        """Return the adapters that routes name and those that an engine may hold, by the tables."""
+        """Return (adapters that routes name, adapters that an engine may hold), by the tables."""
         self.app.settle()
         with self.app.reading() as connection:
             table = serving.route_table(connection)
@@ -164,7 +164,8 @@ def scene(
     per_minute: float = _PER_MINUTE,
     **filled: object,
 ) -> Iterator[Scene]:
-    """Start and finally stop everything; `filled` adds names for the configuration's template."""
+    """Yield a scene with everything started, and stop it at the end. `filled` has more values for
+    the configuration's template."""
     with ExitStack() as stack:
         place = _build_place(folder / "home", seed, backing, template, per_minute, filled)
         settings = settings_of(place)

@@ -27,10 +27,10 @@ from ops.faults.appender import Audit, audit, read_ack_ids, start
 from ops.processes import compile_library
 
 BATCHES: Final = 400
-"""About 12 MB with their pages."""
+"""Number of appended batches; they take about 12 MB in the database."""
 
 WAL_BYTES: Final = 1 << 20
-"""Small, so that the record holds a dozen checkpoints and restarts of the write-ahead log."""
+"""Limit of the write-ahead log: so small that it is checkpointed and restarted a dozen times."""
 
 _SECTOR: Final = 512
 _ENTRY: Final = struct.Struct("<cIQQ")
@@ -54,13 +54,13 @@ class File:
     content: bytearray = field(default_factory=bytearray)
     pending: list[Request] = field(default_factory=list)
     named: bool = False
-    """Whether its folder was synced since it was made."""
+    """Whether its folder was synced after the file was created."""
 
 
 def run(
     count: int, folder: Path, durability: Durability = "power", seed: int = 0
 ) -> dict[str, Any]:
-    """Record one process, cut its record in `count` places, and sum over all cuts."""
+    """Record one process, cut its record at `count` random places, and sum all audits."""
     source = random.Random(seed)
     requests = _record_requests(folder, durability, source.randrange(1 << 30))
     cuts = sorted(source.sample(range(len(requests)), min(count, len(requests))))
@@ -152,7 +152,7 @@ def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
 
 
 def _draw_content(file: File, source: random.Random) -> bytes:
-    """Draw a content that the disk may hold now."""
+    """Return a random content of the file that is possible after the power cut."""
     content = bytearray(file.content)
     share = source.choice((0.0, 0.5, 0.95, 1.0))
     for request in file.pending:
@@ -172,7 +172,7 @@ def _audit_cut(files: dict[Path, File], cut: Path, source: random.Random) -> Aud
     cut.mkdir()
     for path, file in files.items():
         if path.name == _ACKNOWLEDGED:
-            # Acknowledgements left the machine: a power cut does not undo them.
+            # Acknowledgements have left the machine, so a power cut does not undo them.
             acks = bytearray()
             for request in file.pending:
                 _apply(acks, request.kind, request.offset, request.data)

@@ -1,8 +1,9 @@
 """Row 18: batches arrive out of order inside the window, because idempotence is off.
 
 Some events were recorded by a clock that is a day ahead. For short turns the topics refuse such
-timestamps: the batch that holds one fails while those sent behind it arrive. Passes when what a
-fold accepts equals the spool, and when records did arrive beyond a gap (else nothing was tested).
+timestamps: the batch that holds one fails while those sent behind it arrive. Passes when a fold
+accepts exactly the spool's events, and when some records did arrive too early (else nothing was
+tested).
 """
 
 import time
@@ -23,7 +24,7 @@ TAKEN_SECONDS: Final = 0.7
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Refuse `count` times."""
+    """Refuse such timestamps `count` times while events are shipped."""
     with scene(folder) as stage:
         child = stage.shipping("--unordered")
         child.line()

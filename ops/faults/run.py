@@ -63,7 +63,7 @@ PLAN: Final = {
     "session_poison": (120, 24),
     "shipper_kill": (100, 20),
 }
-"""Driver -> (full count, count of one piece). broker_down, database_down, fold_twins and
+"""Driver -> (full count, count in one piece). broker_down, database_down, fold_twins and
 gateway_broker_down count the seconds of one absence, which cannot be cut into pieces."""
 
 
@@ -78,7 +78,7 @@ class Driver:
 
     @property
     def takes_seed(self) -> bool:
-        """Return whether each piece can have its own seed."""
+        """Return whether the driver takes a seed, so that each piece can have its own."""
         return "seed" in inspect.signature(self.run).parameters
 
 
@@ -93,7 +93,7 @@ def drivers() -> Iterator[Driver]:
 
 
 def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
-    """Run one piece; an exception of the driver becomes its figure, so the others go on."""
+    """Run one piece. A driver's exception becomes a failed result, so that others still run."""
     options = {"seed": seed} if driver.takes_seed else {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"kintsugi-{driver.name}-") as folder:
@@ -101,13 +101,13 @@ def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
         Path(folder).chmod(0o755)
         try:
             figures = driver.run(count, Path(folder), **options)
-        except Exception as error:  # the boundary of a piece: recorded, and the run fails
+        except Exception as error:  # recorded in the piece's result, so the whole run fails
             figures = {"passed": False, "error": f"{type(error).__name__}: {error}"}
     return figures | {"count": count, "took_seconds": round(time.monotonic() - began, 1)}
 
 
 def sum_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add counts, take the maximum of times and rates, join lists; passed if all did."""
+    """Add counts of pieces, take the largest times and rates, join lists; all must have passed."""
     total: dict[str, Any] = {}
     for piece in pieces:
         for name, value in piece.items():
@@ -148,7 +148,7 @@ def main() -> int:
 
 
 def _finish(driver: Driver, scale: float, checkpoint: Path) -> dict[str, Any]:
-    """Run the missing pieces of a driver, and add those of the checkpoint."""
+    """Run a driver's pieces that the checkpoint lacks; return the sum of all pieces."""
     wanted = max(1, round(driver.full * scale))
     pieces = _read_checkpoint(checkpoint, driver.name)
     while (done := sum(piece["count"] for piece in pieces)) < wanted:

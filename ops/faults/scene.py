@@ -37,18 +37,18 @@ from producers.shipper import Shipper, count_backlog
 
 @dataclass
 class Comparison:
-    """A spool compared with what a fold accepts from the broker."""
+    """The result of comparing a spool with the records that a fold accepts from the broker."""
 
     equal: bool = True
     first_difference: str | None = None
     accepted: int = 0
     duplicates: int = 0
     beyond_gap: int = 0
-    """Records that arrived before a predecessor and came again later."""
+    """Number of records that arrived before their predecessor."""
 
 
 def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> list[Entry]:
-    """Return numbered events, every 50th of `learning`, each `ahead_every`-th from a day ahead."""
+    """Return numbered events; every 50th is of `learning`, every `ahead_every`-th a day ahead."""
     batch = []
     for number in range(begin, begin + count):
         stream = "learning" if number % 50 == 0 else "rollouts"
@@ -61,7 +61,7 @@ def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> l
 
 
 def compare_logs(spool: EventLog, kafka: EventLog) -> Comparison:
-    """Accept only the next sequence, as a fold does, and compare record by record."""
+    """Accept only next sequences from the broker, as a fold does; compare with the spool."""
     result = Comparison()
     for stream in STREAMS.values():
         for place in range(stream.partitions):
@@ -108,7 +108,7 @@ def _facts(record: Any) -> tuple[object, ...]:
 
 
 class Writer(Worker):
-    """Appends at a rate until it is stopped; `acknowledged` counts confirmed records."""
+    """A thread that appends at a rate; `acknowledged` counts the confirmed records."""
 
     def __init__(
         self, spool: EventLog, per_second: int, value_bytes: int = 500, ahead_every: int = 0
@@ -141,7 +141,7 @@ class Scene:
     kafka: KafkaLog
 
     def ship_the_rest(self) -> None:
-        """Ship the remaining records in this process."""
+        """Ship the spool's remaining records in this process."""
         Shipper(self.spool, self.kafka.sender).ship_once(timeout_seconds=300)
 
     def shipping(self, *options: str) -> "Child":
@@ -152,7 +152,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
-    """Start everything and stop it at the end."""
+    """Yield a scene with a started broker, and stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         Broker(folder / "broker") as broker,
@@ -164,7 +164,7 @@ def scene(folder: Path) -> Iterator[Scene]:
 
 
 class Child(Program):
-    """One of this module's processes."""
+    """A process of this module: `ship` or `append`."""
 
     def __init__(self, *arguments: str) -> None:
         super().__init__(Path(os.devnull), "ops.faults.scene", *arguments)
@@ -178,7 +178,7 @@ class Child(Program):
         return self._pipe.readline().decode().strip()
 
     def request_stop(self) -> None:
-        """Send SIGTERM without waiting: it may have something to print yet."""
+        """Send SIGTERM and do not wait, because the process may still print lines."""
         self._active_process.terminate()
 
     def kill(self) -> None:
@@ -199,7 +199,7 @@ class Child(Program):
 
 
 def describe_read(log: EventLog, offset: int) -> str:
-    """Return the number of records that a read of a partition gives, or the class of its error."""
+    """Read a partition at `offset`; return the number of records or the error's class."""
     try:
         return f"{len(log.read('rollouts', 1, offset))} records"
     except KintsugiError as error:
@@ -207,12 +207,13 @@ def describe_read(log: EventLog, offset: int) -> str:
 
 
 def count_spool_backlog(spool: SqliteLog) -> int:
-    """Return the number of records that the broker has not acknowledged."""
+    """Return the number of the spool's records that the broker has not acknowledged."""
     return count_backlog(spool, {stream: spool.end(stream) for stream in STREAMS})
 
 
 def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
-    """Wait until the shipper is less than a second behind, at most twice `most_seconds`."""
+    """Wait, at most twice `most_seconds`, until the shipper is less than a second behind. Return
+    the waited seconds."""
     began = time.monotonic()
     while count_spool_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)
@@ -261,7 +262,7 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=100)
     parser.add_argument("--unordered", action="store_true", help="ship without idempotence")
     chosen = parser.parse_args()
-    # kafka-python logs every attempt on a missing broker, which is expected here.
+    # kafka-python logs every failed connection, but a missing broker is expected here.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -27,7 +27,7 @@ _CODES: Final = (0, 1, 4)
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Take the database away `count` times."""
+    """Kill the database during `count` promotions; return the driver's result."""
     chance, wrong = random.Random(seed), list[str]()
     codes: dict[str, int] = {}
     with (

@@ -38,7 +38,7 @@ LIFE_SECONDS: Final = 1.0
 def run(
     count: int, folder: Path, seed: int = 0, engines: Sequence[Engine] | None = None
 ) -> dict[str, Any]:
-    """Kill the engine `count` times; `engines` holds one, by default an embedded one."""
+    """Kill the engine `count` times. `engines` has one engine, by default an embedded one."""
     moments = random.Random(seed)
     reconciled: list[float] = []
     mended: list[float] = []
@@ -85,7 +85,7 @@ def _more(by: Mapping[str, int], name: str) -> Callable[[], bool]:
 
 
 def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> float:
-    """Kill it and return the seconds until the right files answered again."""
+    """Kill the engine. Return the seconds until the adapter with the right files answers again."""
     (engine,), (view,) = stage.engines, stage.views
     engine.kill()
     if lie is not None:
@@ -111,7 +111,7 @@ def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> floa
 
 
 def vllm(folder: Path) -> Sequence[Engine]:
-    """Return a real vLLM, not started."""
+    """Return a list of one real vLLM that is not started."""
     folder.mkdir(parents=True, exist_ok=True)
     return [Vllm(CHECKPOINT, BASE, folder, flags=("--max-model-len=512",))]
 

@@ -46,7 +46,7 @@ Damage = Callable[[Path, random.Random], object]
 
 
 def choose_damages(seed: int) -> Iterator[tuple[str, Damage]]:
-    """Yield each damage with its name; a run begins where that of a lower seed ended."""
+    """Yield (name, damage) in turn. A run with a higher seed begins where the earlier one ended."""
     for name in islice(cycle(DAMAGES), seed // 3, None):
         yield "truncated", truncate_weights
         yield "deleted", delete_files

@@ -21,7 +21,7 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.faults.small_disk import small_disk
 
 DISK_BYTES: Final = 128 << 20
-"""Room for what is recorded meanwhile, and for a rebuild."""
+"""Bytes of the disk: enough for recorded events and for a rebuild."""
 LEFT_BYTES: Final = 2 << 20
 _CODES: Final = (0, 1, 4)
 

@@ -21,7 +21,7 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
-"""A command mostly ends later than a kill within this time."""
+"""Most seconds until a kill; a command mostly takes longer."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

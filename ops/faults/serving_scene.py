@@ -62,18 +62,18 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Calls:
-    """Results of clients; each call is a stream of known length in its own session."""
+    """Results of the calling clients. Each call is a stream of known length in its own session."""
 
     by: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
-    """Answers that came short and looked whole."""
+    """Answers that were too short but looked complete."""
     unended: int = 0
-    """Sessions whose end was refused after a whole answer."""
+    """Sessions whose end was refused after a complete answer."""
 
     @property
     def count(self) -> int:
-        """Return the number of calls that are over."""
+        """Return the number of finished calls."""
         return self.by.total() + len(self.failed) + len(self.silent)
 
     def report(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Calls:
 
 
 class Caller(threading.Thread):
-    """Calls repeatedly until it is stopped."""
+    """A client thread that calls the gateway again and again until it is stopped."""
 
     def __init__(self, url: str, calls: Calls, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -136,12 +136,12 @@ class Caller(threading.Thread):
 
 @dataclass
 class Scene:
-    """Everything started."""
+    """The running engines, gateway and home of a driver."""
 
     folder: Path
     engines: Sequence[Engine]
     views: Sequence[Path]
-    """Per engine, the link through which it sees the home's adapters."""
+    """For each engine, the link through which it sees the home's adapters."""
     gateway: Gateway
     app: App
     variables: Mapping[str, str]
@@ -158,12 +158,12 @@ class Scene:
         return {folder.name for folder in self.store.iterdir() if folder.is_dir()}
 
     def version(self) -> Path:
-        """Make an adapter unlike all others."""
+        """Make an adapter with new weights; return its folder."""
         self.made += 1
         return self.maker.write(self.folder / f"version-{self.made}", SPREAD, seed=self.made)
 
     def worker(self) -> Program:
-        """Return `kintsugi work`, not started."""
+        """Return the program `kintsugi work`, which is not started."""
         return Program(self.folder / "work.log", "daemon", "work", **self.variables)
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -172,7 +172,7 @@ class Scene:
         return run_kintsugi(("--json", *arguments), environment, PATIENCE_SECONDS)
 
     def launch_command(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """Start `kintsugi ARGUMENTS`, to be killed."""
+        """Start `kintsugi ARGUMENTS` without waiting, so that it can be killed."""
         with (self.folder / "commands.log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "daemon", "--json", *arguments], cwd=self.folder,
@@ -191,7 +191,7 @@ class Scene:
         return str(self.run_json("adapters", "push", str(directory))["adapter"])
 
     def promote(self, name: str) -> None:
-        """Make an adapter answer alone."""
+        """Make an adapter answer the alias alone."""
         self.run_json(*promotion(name))
 
     def read_incumbent(self) -> str | None:
@@ -213,14 +213,14 @@ class Scene:
         return [decode(record) for record in self.app.spool.read(LEARNING.name, 0, 0)]
 
     def flips_to(self, name: str) -> int:
-        """Return how often a route turned to an adapter, by the log."""
+        """Return how many route changes in the log made an adapter answer alone."""
         changes = [
             change.data for change in self.read_decisions() if isinstance(change.data, RouteChanged)
         ]
         return sum([part.adapter for part in change.shares] == [name] for change in changes)
 
     def read_engine_adapters(self, engine: Engine) -> set[str]:
-        """Return the adapters that an engine names; an empty set if it does not answer."""
+        """Return the adapters that an engine lists; an empty set if it does not answer."""
         try:
             cards = httpx2.get(f"{engine.url}/models", timeout=30).json()["data"]
         except httpx2.TransportError:
@@ -269,7 +269,7 @@ def point_view(view: Path, folder: Path) -> None:
 
 
 def copy_store_with_other_files(store: Path, folder: Path, name: str, other: Path) -> Path:
-    """Copy the store, with an adapter's files replaced by those of another version."""
+    """Copy the adapters' folder, but with the files of another version for the adapter `name`."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(store, folder)
     shutil.rmtree(folder / name)
@@ -284,8 +284,8 @@ def scene(
     home: Path | None = None,
     **variables: str,
 ) -> Iterator[Scene]:
-    """Start everything and stop it at the end; by default with one embedded engine and a home below
-    `folder`. `variables` are KINTSUGI_* settings."""
+    """Yield a scene with everything started, and stop it at the end. By default it has one embedded
+    engine and a home below `folder`. `variables` are KINTSUGI_* settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
         # PEFT warns about future changes of transformers.
@@ -308,7 +308,7 @@ def scene(
 
 
 def embedded(folder: Path, count: int) -> list[RealEngine]:
-    """Return embedded engines over the reference policy, not started."""
+    """Return `count` embedded engines over the reference policy that are not started."""
     folder.mkdir(parents=True, exist_ok=True)
     return [RealEngine(folder / f"engine-{number}.log", name=BASE) for number in range(count)]
 

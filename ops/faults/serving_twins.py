@@ -30,7 +30,7 @@ REFUSALS = ("nothing", "lie", "killed")
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Refuse `count` times."""
+    """Have the second replica refuse an adapter `count` times; return the driver's result."""
     chance, wrong = random.Random(seed), list[str]()
     outrun = 0
     with scene(folder, embedded(folder, 2)) as stage:
@@ -85,7 +85,7 @@ def _provoke_refusal(
         ended = stage.command(*promotion(name))
         return ended.returncode, ended.stderr.strip()
     process = stage.launch_command(*promotion(name))
-    # Between the load on the other replica and some time after the proof.
+    # The kill falls between the load on the other replica and some time after the proof.
     other_one = stage.engines[0]
     until(
         lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None,

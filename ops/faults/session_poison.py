@@ -1,9 +1,8 @@
-"""Sessions that cannot become rollouts, of every kind, among three times as many that can.
-
-Passes when every good one is a rollout, and each bad one is one dead letter with the error that was
-foreseen. A file that a client named must not run, more rounds must append nothing, and the rest of
-the round must have its turn. The tables must equal a rebuild. Then the persons' keys come back, and
-`kintsugi dlq retry` makes rollouts of those that lacked them, and of no other.
+"""Sessions that cannot become rollouts, among three times as many good ones. Passes when every good
+session is a rollout, and each bad session is one dead letter with the expected error. A file that a
+client named must not run. Further rounds must append nothing, and a bad session must not stop the
+others of its round. The tables must equal a rebuild. Then the persons' keys come back, and
+`kintsugi dlq retry` makes rollouts of the sessions that lacked a key, and of no other.
 """
 
 import sqlite3
@@ -47,7 +46,7 @@ def at(second: int) -> datetime:
 
 
 class Talk:
-    """The events of one session."""
+    """Makes the events of one session."""
 
     def __init__(self, app: App, session: str, person: str | None = None) -> None:
         self._app, self._session, self._person = app, session, person
@@ -84,23 +83,23 @@ class Talk:
 
 
 def good(app: App, name: str, second: int = 0, **options: Any) -> list[Entry]:
-    """Return a session of one call."""
+    """Return the events of a session with one answered call."""
     talk = Talk(app, name)
     return [*talk.call("a", second, **options), *talk.over(second + 5)]
 
 
 def incomplete(app: App, name: str) -> list[Entry]:
-    """Return a session that continues a call that was not recorded."""
+    """Return the events of a session that continues a call which was not recorded."""
     return good(app, name, parent="nowhere", parent_messages=2)
 
 
 def circular(app: App, name: str) -> list[Entry]:
-    """Return a session that continues itself."""
+    """Return the events of a session whose call names itself as its parent."""
     return good(app, name, parent=f"{name}/a", parent_messages=1)
 
 
 def session_without_blob(app: App, name: str) -> list[Entry]:
-    """Return a session whose words were in a blob that is gone."""
+    """Return the events of a session whose words are in a deleted blob."""
     talk = Talk(app, name)
     entries = [*talk.call("a", 0, noise(LARGE, name)), *talk.over(5)]
     for digest in talk.blobs:
@@ -109,7 +108,7 @@ def session_without_blob(app: App, name: str) -> list[Entry]:
 
 
 def session_without_key(app: App, name: str) -> list[Entry]:
-    """Return a session of a person whose key is gone without an erasure."""
+    """Return the events of a person's session whose key is gone without an erasure."""
     talk = Talk(app, name, person=name)
     entries = [*talk.call("a", 0), *talk.over(5)]
     key = app.keys.find_in_store(name)
@@ -119,7 +118,7 @@ def session_without_key(app: App, name: str) -> list[Entry]:
 
 
 def too_large(app: App, name: str) -> list[Entry]:
-    """Return a session whose tools' names exceed a record: names do not go into blobs."""
+    """Return the events of a session whose tool names are too large for a record or a blob."""
     tools = tuple(
         {"type": "function", "function": {"name": noise(60_000, f"{name} {number}")}}
         for number in range(20)
@@ -128,7 +127,7 @@ def too_large(app: App, name: str) -> list[Entry]:
 
 
 def session_with_bad_environment(app: App, name: str) -> list[Entry]:
-    """Return a session with a task of an environment whose file fails to import."""
+    """Return the events of a session on a task of an environment that fails to import."""
     return good(app, name, task=f"{BROKEN}/read/1")
 
 
@@ -140,11 +139,11 @@ KINDS: Final[dict[Callable[[App, str], list[Entry]], str]] = {
     too_large: "TooLarge",
     session_with_bad_environment: "EnvironmentBroken",
 }
-"""Poison -> class of the error that its dead letter names."""
+"""Function that makes a bad session -> class of the error in its dead letter."""
 
 
 def noise(length: int, seed: str) -> str:
-    """Return text that hardly compresses."""
+    """Return `length` random characters, which hardly compress."""
     return "".join(Random(seed).choices(_ALPHABET, k=length))
 
 
@@ -161,7 +160,7 @@ def restore(app: App, key: Key) -> None:
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Work on `count` poisoned sessions."""
+    """Close `count` bad sessions among good ones, and return the driver's result."""
     file, mark = folder / "broken.py", folder / "ran"
     file.write_text("raise RuntimeError('half of it is written')\n")
     theirs = folder / "theirs.py"
@@ -209,7 +208,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]]], list[Key]]:
-    """Append poisoned sessions; return their kinds, and the keys that they lack."""
+    """Append `count` bad sessions. Return their kinds, and the keys that some of them lack."""
     kinds, keys = list(KINDS), list[Key]()
     poisoned = [kinds[place % len(kinds)] for place in range(count)]
     for place, kind in enumerate(poisoned):

@@ -1,6 +1,6 @@
 """Row 3: `kill -9` of the shipper at random moments while events keep coming.
 
-Passes when, per partition, what a fold accepts from the broker is the spool, record for record.
+Passes when, in each partition, a fold accepts from the broker exactly the spool's records.
 """
 
 import random

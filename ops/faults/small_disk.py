@@ -1,4 +1,4 @@
-"""A real file system of a few megabytes to fill: a tmpfs of its own (needs root)."""
+"""A real file system of a few megabytes that drivers fill: a mounted tmpfs (needs root)."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ BALLAST = "ballast"
 
 @contextmanager
 def small_disk(folder: Path, size: int, ballast: int = 0) -> Iterator[Path]:
-    """Mount `size` bytes at `folder`, with a file of `ballast` bytes to delete later."""
+    """Mount a disk of `size` bytes at `folder`, with a deletable file of `ballast` bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     _command("mount", "-t", "tmpfs", "-o", f"size={size}", "kintsugi-fault", str(folder))
     try:

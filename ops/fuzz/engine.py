@@ -164,8 +164,7 @@ class Fuzzer:
         self.outcome = Outcome()
 
     def try_batch(self, batch: tuple[bytes, ...]) -> None:
-        """Send requests and then an adapter. After each, check that an ordinary call is
-        answered."""
+        """Send requests, then an adapter; after each, check that an ordinary call is answered."""
         replies = send_all(self._engine.port, batch, self._check_next_caller)
         self.outcome.requests += len(batch)
         self.outcome.statuses += replies.statuses

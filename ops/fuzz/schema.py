@@ -32,8 +32,7 @@ class Report:
 
 
 def schemathesis(url: str, examples: int, seed: int, folder: Path) -> Report:
-    """Run `examples` per operation and phase against `url` (without `/v1`). Raise InstallError or
-    OSError."""
+    """Run `examples` per operation and phase; `url` lacks `/v1`. Raise InstallError or OSError."""
     done = subprocess.run(
         [
             *(str(interpreter(REQUIREMENT)), "-m", "schemathesis.cli"),

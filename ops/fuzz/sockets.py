@@ -46,8 +46,7 @@ def send_all(
 
 
 def send(port: int, raw: bytes) -> tuple[int, str | None]:
-    """Send `raw` on a new connection. Return the status of the first answer, and its error, if
-    any."""
+    """Send `raw` and return the status of the first answer, and its error, if any."""
     with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS) as connection:
         # The reason of an early refusal may still be readable.
         with suppress(BrokenPipeError, ConnectionResetError):

@@ -204,8 +204,7 @@ def check_spec(content: bytes) -> str:
 
 
 def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
-    """Check `count` specs. Return result -> count, errors, and the slowest spec's processor
-    seconds."""
+    """Check `count` specs; return counts by result, errors, and the slowest one's seconds."""
     results: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0

@@ -48,7 +48,7 @@ DECLARATIONS: Final = frozenset({"producers/gateway/metrics/registry.py:__init__
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The counts; percentages are of all definitions, or of all locals."""
+    """Measures of the code. Percentages are shares of all definitions, or of all local names."""
 
     definitions: int
     participles_percent: float
@@ -56,7 +56,7 @@ class Measures:
     vague_locals_percent: float
     longest_function_lines: int
     imports_90th_percentile: int
-    """Product modules that an import of one module loads."""
+    """90th percentile over modules: number of product modules that its import loads."""
     circles: int
     hard_prose: int
     """Docstrings with a hard opening, and their overlong sentences (prose.py)."""
@@ -66,16 +66,16 @@ class Measures:
     statements: int
     """Statements without docstrings and other strings that stand alone."""
     skills_files: int
-    """Files outside all rooms that name the method; the next two likewise (rooms.py)."""
+    """Files outside all methods' folders that name this method; so the next two (rooms.py)."""
     lessons_files: int
     synthesis_files: int
     entry_files: int
-    """Files outside all rooms that import a module of one."""
+    """Files outside all methods' folders (rooms) that import a module from one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """An occurrence of a measure, with its place."""
+    """A place in the code that counts in a measure."""
 
     measure: str
     place: str
@@ -92,7 +92,7 @@ class _Tally:
     findings: list[Occurrence] = field(default_factory=list)
 
     def add(self, path: Path, place: str) -> None:
-        """Count a module."""
+        """Add a module's figures to the tally."""
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         self.lines[place.partition("/")[0]] += len(text.splitlines())
@@ -168,7 +168,7 @@ def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
 
 
 def check_goals(measures: Measures) -> dict[str, str]:
-    """Return the missed goals: measure -> its value and its bound."""
+    """Return missed goal -> a text of its value and its limit."""
     values = asdict(measures)
     return {
         name: f"{values[name]:g}, at most {limit:g}"
@@ -203,8 +203,7 @@ def _modules(root: Path) -> Iterator[Path]:
 
 
 def _functions(tree: ast.Module, place: str) -> Iterator[tuple[str, int, int]]:
-    """Yield name, line and length without signature of each function that does more than
-    declare."""
+    """Yield (name, line, lines without signature) of each function except DECLARATIONS."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

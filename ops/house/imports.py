@@ -1,7 +1,8 @@
 """Find import circles between folders.
 
-An import inside a function or for type checkers only counts. A folder stands for everything below
-it, a module beside it for itself. Imports of a method's room by the core do not count (rooms.py).
+Imports inside functions or only for type checkers count too. A node is a folder with everything
+below it, or a module beside folders. Imports of a method's room by the core do not count
+(rooms.py).
 """
 
 import ast
@@ -14,8 +15,8 @@ Graph = dict[str, set[str]]
 def import_circles(
     root: Path, packages: Sequence[str], is_wiring: Callable[[str, str], bool] = lambda *_: False
 ) -> list[list[str]]:
-    """Return the circles among the members of each folder, each sorted. `is_wiring` takes the
-    importing module and its target; true leaves the import out."""
+    """Return the import circles among the members of each folder, each sorted. If
+    `is_wiring(importing module, imported module)` is true, the import does not count."""
     graph = list_imports(root, packages)
     edges = {
         (name, target)
@@ -30,7 +31,7 @@ def import_circles(
 
 
 def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False) -> Graph:
-    """Return module -> imports within `packages`; `at_start` leaves out those in functions."""
+    """Return module -> modules of `packages` that it imports; `at_start` leaves out functions."""
     list_nodes = _list_start_nodes if at_start else ast.walk
     modules = {
         _module_name(root, path): path

@@ -1,4 +1,4 @@
-"""Find participles in names, and local names that could hold anything.
+"""Find participles in names, and local names that are too vague.
 
 A participle names a state, not the thing in it: `answered` may be a time, a flag, a message or a
 function. Listed terms of the field (`training`, `embedding`), event types and Python's special
@@ -89,5 +89,5 @@ def local_names(tree: ast.Module) -> Iterator[Name]:
 
 
 def _is_event(node: ast.ClassDef) -> bool:
-    """Return whether it is an event type, whose past tense is stored (DESIGN)."""
+    """Return whether a class is an event type; its name in past tense is stored."""
     return any(isinstance(base, ast.Name) and base.id == "EventData" for base in node.bases)

@@ -37,7 +37,7 @@ class Use:
     place: str
     line: int
     pattern: str | bytes | None
-    """None unless it is a constant of the module."""
+    """The pattern if it is a constant of the module, else None."""
     flags: int = 0
 
 
@@ -153,7 +153,7 @@ def _count_node(kind: Any, value: Any) -> float:
 
 
 def _ends_in_run(nodes: Sequence[tuple[Any, Any]]) -> bool:
-    """Return whether the only open repeat is of one set, and nothing that could fail follows it."""
+    """Return whether the only open repeat is of one character set and nothing after it may fail."""
     if not nodes:
         return True
     *before, (kind, value) = nodes

@@ -1,4 +1,4 @@
-"""Find names of a method outside the rooms of that method, and what a module imports.
+"""Find code outside a method's rooms (its own folders) that names the method or imports from it.
 
 A file names a method if its code does; docstrings and comments do not count. A room is a folder
 whose name is in ROOMS. `attribution` matches only the module `envs.attribution`: elsewhere the word
@@ -38,11 +38,11 @@ HOMONYMS: Final[Mapping[str, str]] = {
     "envs/telecom/records.py": "'router'",
     "producers/gateway/server.py": "application.router",
 }
-"""Code that only looks like a method's name: a device of customers, and Starlette's routes."""
+"""File -> code that only looks like a method's name: a customer's device, Starlette's routes."""
 
 
 def list_mentions(root: Path) -> dict[str, list[str]]:
-    """Return, per method, the files outside all rooms whose code names it. Raise SyntaxError."""
+    """Return method -> files outside all rooms whose code names it. Raise SyntaxError."""
     codes = {place: _drop_homonym(place, _read_code(root / place)) for place in _list_outside(root)}
     return {
         method: [place for place, code in codes.items() if pattern.search(code)]
@@ -51,7 +51,7 @@ def list_mentions(root: Path) -> dict[str, list[str]]:
 
 
 def list_entries(root: Path) -> dict[str, list[str]]:
-    """Return the files outside all rooms that import modules of rooms, with these modules."""
+    """Return file outside all rooms -> modules in rooms that it imports."""
     imports = list_imports(root, CORE)
     entries = {}
     for place in _list_outside(root):
@@ -63,12 +63,12 @@ def list_entries(root: Path) -> dict[str, list[str]]:
 
 
 def is_wiring(name: str, target: str) -> bool:
-    """Return whether an import leads from outside all rooms into one."""
+    """Return whether module `name` is outside all rooms and imports `target` from a room."""
     return _is_room(target.split(".")) and not _is_room(name.split("."))
 
 
 def count_imports(root: Path, packages: Sequence[str]) -> dict[str, int]:
-    """Return, per module of `packages`, how many others of them are imported with it."""
+    """Return module -> number of other modules of `packages` that its import loads."""
     graph = list_imports(root, packages, at_start=True)
     return {module: len(reach(graph, module) - {module}) for module in graph}
 

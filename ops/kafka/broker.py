@@ -4,8 +4,8 @@
     broker.start(); KafkaLog(broker.bootstrap); broker.kill(); broker.start(); broker.stop()
 
 Everything it owns lies in one folder: server.properties, `data`, and broker.log. The ports are
-picked when the folder is made and stay, so clients find it again after a restart. `kill` is
-SIGKILL; `wipe` loses the data as an operator's mistake would. By default the broker dies with the
+chosen when the folder is made and never change, so clients find the broker after a restart. `kill`
+is SIGKILL; `wipe` deletes the data, like an operator's mistake. By default the broker dies with the
 process that started it; from the command line it stays:
 
     python -m ops.kafka.broker start|stop|status [--folder F] [--port P]
@@ -104,7 +104,7 @@ class Broker(Server):
         return pid if pid and _runs(pid, self._config) else None
 
     def start(self) -> Self:
-        """Return when an admin client has an answer. Raise BrokerUnavailable or BrokerError."""
+        """Start the broker and wait until it answers. Raise BrokerUnavailable or BrokerError."""
         if self.pid is None:
             super().start()
             state = {"pid": self.pid, "port": self.port, "controller": self._controller}
@@ -112,28 +112,29 @@ class Broker(Server):
         return self
 
     def build_command(self) -> list[str]:
-        """Write the configuration, and format the data if there are none."""
+        """Write the configuration, format an empty data folder, and return the command line."""
         libs, virtual_machine = jars(), java()
         settings = {"data": self.data, "port": self.port, "controller": self._controller}
         more = dict(self._properties)
         if self.secured is not None:
             more |= self.secured.properties(self.bootstrap, f"127.0.0.1:{self._controller}")
-        # The last line of a name counts.
+        # # If a name has several lines, the last one counts.
         extra = "".join(f"{name}={value}\n" for name, value in more.items())
         self._config.write_text(_PROPERTIES.format(**settings) + extra)
         if not (self.data / "meta.properties").exists():
             self._format(virtual_machine, libs)
-        # The serial collector and C1 alone start twice as fast and leave a core to the tests.
+        # With only the serial collector and C1, Java starts twice as fast and leaves a core to
+        # tests.
         command = [virtual_machine, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"]
         command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
         command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
         setpriv = shutil.which("setpriv")
-        # Linux kills it with us, even after a SIGKILL without clean-up.
+        # Linux kills the broker when this process ends, even by SIGKILL.
         follow = [setpriv, "--pdeathsig", "KILL"] if self._follow_parent and setpriv else []
         return [*follow, *command]
 
     def answers(self) -> bool:
-        """Return whether an admin client gets an answer, asked only if the port listens."""
+        """Return whether an admin client gets an answer. It is asked only if the port accepts."""
         if not _listens(self.port):
             return False
         try:
@@ -209,7 +210,7 @@ def _make_listeners(folder: Path) -> "SecureListeners":
 
 
 def _listens(port: int) -> bool:
-    """Return whether the port accepts; cheaper in a loop than a client that bootstraps."""
+    """Return whether the port accepts connections. This is cheaper than an admin client."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -224,7 +225,7 @@ def _read(state: Path) -> dict[str, int]:
 
 
 def _runs(pid: int, config: Path) -> bool:
-    """Check that the process is our broker: the id may have been reused."""
+    """Return whether the process is our broker, because its id may have been reused."""
     try:
         return str(config) in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
@@ -232,7 +233,7 @@ def _runs(pid: int, config: Path) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 if it runs (or was stopped), else 1."""
+    """Run the action; return 0 if the broker then runs (or was stopped), else 1."""
     parser = build_parser(__doc__)
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=cache() / "run")

@@ -3,7 +3,8 @@
     python -m ops.kafka.jars        prints the folder
 
 The folder's name carries the hash of pom.xml. Maven writes into a temporary folder that is renamed
-when it is whole, so an interrupted download leaves nothing. One process at a time resolves.
+when it is whole, so an interrupted download leaves nothing. Only one process at a time resolves the
+jars.
 """
 
 import fcntl
@@ -46,7 +47,7 @@ def cache() -> Path:
 
 
 def jars() -> Path:
-    """Return the folder of the jars; resolve them if they are missing."""
+    """Return the folder of the jars; let Maven fetch them if they are missing."""
     folder = cache() / f"libs-{sha256(POM.read_bytes()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder

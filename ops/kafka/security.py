@@ -1,6 +1,7 @@
 """Listeners of a broker with TLS: one with SASL user and password, one with client certificates.
 
-Each object makes a new authority, certificates and password, so its broker must not outlive it.
+Each object makes a new authority, certificates and a password, so a broker must use one object all
+its life.
 """
 
 import secrets
@@ -39,7 +40,7 @@ class SecureListeners:
         return str(self._folder / name)
 
     def _store(self, name: str, issued: trustme.LeafCert) -> None:
-        """Write key and chain into one file; Kafka reads only PKCS #8 keys."""
+        """Write a key (as PKCS #8, which Kafka needs) and its certificate chain into one file."""
         key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
         plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
@@ -47,7 +48,7 @@ class SecureListeners:
 
     @property
     def user(self) -> str:
-        """Return user and password as the tool that formats a broker's folder takes them."""
+        """Return user and password in the format of Kafka's storage tool."""
         return f"{MECHANISM}=[name={USER},password={self._password}]"
 
     @property
@@ -69,7 +70,7 @@ class SecureListeners:
         )
 
     def properties(self, plain: str, controller: str) -> dict[str, str]:
-        """Return the broker's properties; its own traffic uses a plain listener."""
+        """Return the broker's properties; its own traffic uses the listener at `plain`."""
         listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",

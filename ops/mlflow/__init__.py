@@ -1,1 +1,1 @@
-"""MLflow, which tests send spans to."""
+"""A real MLflow server, to which tests send spans."""

@@ -20,7 +20,7 @@ from ops.processes import Server, find_ports
 
 MLFLOW: Final = "mlflow==3.17.2"
 EXPERIMENT: Final = {"x-mlflow-experiment-id": "0"}
-"""Header that spans need; experiment 0 always exists."""
+"""Header with which spans must be sent; experiment 0 always exists."""
 
 
 class Mlflow(Server):

@@ -72,7 +72,7 @@ class Postgres(Server):
         command = [str(installed / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         settings = {
             "listen_addresses": "127.0.0.1",
-            # TCP only: a socket's path may have 107 bytes, and a test's folder is longer.
+            # TCP only: a socket's path has at most 107 bytes, but a test's folder is longer.
             "unix_socket_directories": "",
             "fsync": "on" if self._fsync else "off",
             "synchronous_commit": "on" if self._fsync else "off",
@@ -148,7 +148,7 @@ class Postgres(Server):
             owner = _owner()
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
         command = [str(installed / "initdb"), "-D", str(self.data), "-U", USER, "-A", "trust"]
-        # C: ORDER BY sorts as in SQLite, on any machine.
+        # Locale C: ORDER BY sorts as in SQLite, on any machine.
         command += ["-E", "UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             _as_user(command),
@@ -176,7 +176,7 @@ def _owner() -> pwd.struct_passwd:
 
 
 def _as_user(command: list[str], follow_parent: bool = False) -> list[str]:
-    """Return the command to run as another user if we are root; `follow_parent` ends it with us."""
+    """Return a command that runs as `postgres` if we are root; `follow_parent` ends it with us."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if os.geteuid() == 0:

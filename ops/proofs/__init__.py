@@ -1,1 +1,1 @@
-"""The claims of the documents, and whether the tests that they name as proof passed."""
+"""Check that the tests named in the documents as proof of their claims ran and passed."""

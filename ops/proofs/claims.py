@@ -16,7 +16,8 @@ from typing import Final, Literal, get_args
 
 Condition = Literal["make long", "KINTSUGI_BENCHMARKS"]
 CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
-"""Marked `long`: `make test` leaves it out. Marked `benchmarks`: needs recorded data."""
+"""Conditions: of a test marked `long`, which `make test` leaves out; of a test marked `benchmarks`,
+which needs recorded data."""
 
 DOCUMENTS: Final = ("README.md", "docs/guarantees.md")
 
@@ -34,7 +35,7 @@ class Proof:
     test: str
     """`tests/file.py::test_function`."""
     condition: Condition | None
-    """When it runs; None for every `make test`."""
+    """Condition under which the test runs; None if `make test` always runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Claim:
 
     @property
     def place(self) -> str:
-        """Return its place for people."""
+        """Return the claim's place as DOCUMENT:LINE."""
         return f"{self.document}:{self.line}"
 
 

@@ -36,14 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the run if the option is set."""
+    """Register a ProofWatch if the option is set."""
     run = config.getoption(_OPTION)
     if run is not None:
         config.pluginmanager.register(ProofWatch(claims_of(config.rootpath), run), "proof-watch")
 
 
 class ProofWatch:
-    """Watches the proofs of one run."""
+    """Watches whether the proofs of the documents pass in one run."""
 
     def __init__(self, claims: list[Claim], run: str) -> None:
         """`run` is `test` or `long`."""
@@ -80,14 +80,14 @@ class ProofWatch:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over the report of another process; a crashed one has none."""
+        """Take over the marks that another process reports; a crashed process reports none."""
         output = getattr(node, "workeroutput", None)
         if output is not None:
             self._conditions.update(output.get(_OUTPUT, {}))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Judge in the first process."""
+        """Fail the run in the first process if there is a problem; report the marks in others."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_OUTPUT] = self._conditions
         elif any(self.problems()) and session.exitstatus in (
@@ -112,7 +112,7 @@ class ProofWatch:
         )
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for each claim that was not shown."""
+        """Yield a sentence for each claim whose proof is missing or did not pass."""
         for claim in self._claims:
             if not claim.proofs:
                 yield f"{claim.place}: {claim.promise!r} names no test as its proof"

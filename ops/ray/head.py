@@ -23,12 +23,12 @@ _PORTS: Final = (
     "runtime-env-agent-port", "metrics-export-port", "node-manager-port", "object-manager-port",
     "ray-client-server-port",
 )  # fmt: skip
-"""Ports to set: by default they equal those of other clusters, or Ray waits up to 15 seconds for
-its processes to report their choice."""
+"""Options of Ray for ports. Default ports collide with other clusters, or Ray waits up to 15
+seconds until its processes report their choice."""
 
 
 class Head(Server):
-    """A cluster."""
+    """A Ray cluster of one machine."""
 
     READY_SECONDS = 240
     VARIABLES: ClassVar[Mapping[str, str]] = {"RAY_enable_metrics_collection": "0"}

@@ -1,1 +1,1 @@
-"""Published tables, to be run again with one's own model and machines."""
+"""Reproduce published tables with your own model and machines."""

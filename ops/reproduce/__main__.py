@@ -103,7 +103,7 @@ def _find_stage(stages: Sequence[Stage], name: str) -> Stage:
 
 
 def _run_stage(stage: Stage, plan: Served, folder: Folder) -> Document | None:
-    """Return a stage's new result; None if it was done before. Raise StageFailure."""
+    """Run a stage and return its result; None if it was done before. Raise StageFailure."""
     if folder.result(stage.name).exists() and not stage.repeated:
         folder.read(stage.name)
         print(f"{stage.name}: done before", file=sys.stderr)
@@ -128,7 +128,7 @@ def _read_plan(folder: Folder, table: Table[Any]) -> Served:
 
 
 def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | None) -> Served:
-    """Return the folder's plan at the options' addresses, or a new plan. Raise WrongUsage."""
+    """Return the stored plan with the options' addresses, or a new plan. Raise WrongUsage."""
     if options.checkpoint is None:
         check_unused(options)
         if stored is None:
@@ -155,7 +155,7 @@ def _build_first(arguments: Sequence[str], stage: Stage) -> tuple[str, ...]:
 
 
 def _claim(folder: Folder, plan: Served) -> None:
-    # Nearly empty, so that no other configuration of this machine is used.
+    # Write a nearly empty file, so that no other configuration of this machine is used.
     benchmarks = (
         "" if plan.benchmarks is None else f"benchmarks = {json.dumps(str(plan.benchmarks))}\n"
     )

@@ -43,7 +43,7 @@ class Folder:
 
     @property
     def configuration(self) -> Path:
-        """Return the settings file of the commands; no other on this machine is used."""
+        """Return the settings file of the commands, the only one that they use."""
         return self.path / "kintsugi.toml"
 
     @property
@@ -112,13 +112,13 @@ def write_whole(target: Path, text: str) -> None:
 
 
 def build_agent_options(plan: Served) -> list[str]:
-    """Return an evaluation's options for the agent's endpoint, also after a move."""
+    """Return an evaluation's options for the agent's endpoint, also if it moved."""
     moved = ["--moved-from", plan.first.base_url] if plan.before else []
     return ["--base-url", plan.base_url, *moved]
 
 
 def build_user_options(plan: Served) -> list[str]:
-    """Return an evaluation's options for the user's model; [] for scripts."""
+    """Return an evaluation's options for the user's model; [] for scripted users."""
     if plan.user_model is None:
         return []
     own = [] if plan.user_base_url is None else ["--user-base-url", plan.user_base_url]

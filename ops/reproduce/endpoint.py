@@ -1,6 +1,5 @@
-"""Check that the endpoint serves the checkpoint, and load adapters into it.
-
-A name proves nothing: the checkpoint's answers to fixed probes are computed here and compared with
+"""Check that the endpoint serves the checkpoint, and load adapters into the endpoint. Because a
+name proves nothing, the checkpoint's answers to fixed probes are computed here and compared with
 the endpoint's (daemon/adapters/fingerprint.py) before anything is played.
 """
 
@@ -42,7 +41,10 @@ def check_endpoint(plan: Served) -> float:
         )
         try:
             model.to(plan.device)
-        except (AssertionError, RuntimeError) as error:  # torch was built without it, or it is full
+        except (
+            AssertionError,
+            RuntimeError,
+        ) as error:  # torch lacks the device, or its memory is full
             raise UnusableDevice(
                 f"{plan.checkpoint} cannot be held by the device {plan.device}: {error}; give "
                 "another --device and --out"

@@ -17,7 +17,8 @@ _SEED: Final = 0
 
 
 def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval:
-    """Return the mean of `own` less `other`, paired values in 0 to 1 (envs/statistics.py)."""
+    """Return the mean of `own` minus `other`, with its interval (envs/statistics.py). The values
+    are paired and lie in [0, 1]."""
     gains = [first - second for first, second in zip(own, other, strict=True)]
     # The estimator takes values between 0 and 1.
     scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
@@ -28,7 +29,7 @@ def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval
 def compare_tasks(
     own: Mapping[str, Sequence[bool]], other: Mapping[str, Sequence[bool]]
 ) -> tuple[int, Interval] | None:
-    """Return the number of common tasks and the mean difference; None without one."""
+    """Return (number of common tasks, mean difference); None without a common task."""
     common = sorted(set(own) & set(other))
     if not common:
         return None
@@ -37,7 +38,8 @@ def compare_tasks(
 
 
 def measure_ratio(own: Sequence[float], other: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return the ratio of gains over `base` with a bootstrap over tasks; `other` must gain."""
+    """Return `own`'s gain over `base` divided by `other`'s, bootstrapped over tasks. `other` must
+    gain."""
     gains = np.subtract([own, other], base)
     chance = np.random.default_rng(_SEED)
     count = gains.shape[1]

@@ -18,18 +18,18 @@ ALIAS: Final = "agent"
 AnySource = InProcessSource | EndpointSource | VllmSource
 
 Verdicts = Mapping[str, Sequence[bool]]
-"""Task -> whether each trial passed."""
+"""Task -> for each trial, whether it passed."""
 
 
 def open_plan_environment(plan: Served) -> Environment:
-    """Return the environment with the operator's folder of real tasks."""
+    """Return the plan's environment, with the operator's folder of real tasks."""
     return open_environment(plan.env, benchmarks=plan.benchmarks)
 
 
 def build_settings(
     plan: Served, home: Path, training: Training, proposer: Proposer | None = None
 ) -> Settings:
-    """Return the settings of a home without any other configuration of this machine."""
+    """Return a home's settings, which use no other configuration of this machine."""
     return Settings(
         home=home,
         database_url=None,
@@ -77,7 +77,7 @@ def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
 def read_verdicts(
     settings: Settings, policies: Mapping[str, str], environment: str, count: int
 ) -> dict[str, dict[str, list[bool]]]:
-    """Return each policy's verdicts on tasks with `count` trials; policies as in `list_trials`."""
+    """Return policy -> verdicts on tasks with `count` trials; `policies` as in `list_trials`."""
     trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in policies.values()}
     with App(settings) as app:
         for trial in list_trials(app, policies):
@@ -88,7 +88,7 @@ def read_verdicts(
 
 
 def keep_whole(trials: Mapping[str, Mapping[int, bool]], count: int) -> dict[str, list[bool]]:
-    """Return the verdicts, in order of the trials, of the tasks with exactly `count` trials."""
+    """Return task -> verdicts in the order of trials, for tasks with exactly `count` trials."""
     return {
         task: [own[trial] for trial in sorted(own)]
         for task, own in trials.items()

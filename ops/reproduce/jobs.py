@@ -49,7 +49,7 @@ def build_spec(plan: Served, training: Training, pool: TaskPool) -> JobSpec:
 def change_spec(
     plan: Served, spec: JobSpec, name: str, rollouts: int, **changes: object
 ) -> JobSpec:
-    """Return the spec with another name, budget, and further changes."""
+    """Return a copy of the spec with another name, number of rollouts, and further changes."""
     sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
     changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
     return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
@@ -59,7 +59,7 @@ def reinforce(
     plan: Served, whole: JobSpec, name: str, rollouts: int, parent: Path, algorithm: str,
     **changes: object,
 ) -> JobSpec:  # fmt: skip
-    """Return a spec that continues `parent` with a preset; the changes are of its one pool."""
+    """Return a spec that continues `parent` with a preset; `changes` are to its only pool."""
     (pool,) = whole.pools
     return change_spec(
         plan, whole, name, rollouts,
@@ -87,7 +87,7 @@ def move_jobs(plan: Served, folder: Folder) -> None:
         spec = read_spec(path)
         changed = set_addresses(plan, spec)
         if changed != spec:
-            # The journal first: after a kill between both, this step repeats.
+            # Change the journal first: after a kill in between, this step repeats.
             journal.rename(job / JOURNAL, digest(spec), digest(changed))
             write_model(path, changed)
 

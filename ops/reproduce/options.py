@@ -1,7 +1,7 @@
 """Options that every table has.
 
-Options of a run have no default in the parser, so that given ones are known: without `--checkpoint`
-the folder's own are used, and others are refused (check_unused).
+Options of a run have no default in the parser, so the program knows which ones were given. Without
+`--checkpoint`, the folder's stored options are used and given ones are refused (check_unused).
 """
 
 import argparse
@@ -112,7 +112,7 @@ _read_rate: Final = partial(_read_positive, kind=float, noun="number")
 
 
 def check_unused(options: argparse.Namespace) -> None:
-    """Raise WrongUsage for a run's option without `--checkpoint`, as it would change nothing."""
+    """Raise WrongUsage for options of a run without `--checkpoint`: they would change nothing."""
     unused = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -127,14 +127,14 @@ def check_unused(options: argparse.Namespace) -> None:
 
 
 def set_defaults(options: argparse.Namespace) -> None:
-    """Set the options of a run that are missing."""
+    """Set the defaults of all options that were not given."""
     for name, value in getattr(options, _DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
 
 
 def count_tasks(plan: Served, **selection: Any) -> int:
-    """Return the number of tasks of a selection. Raise WrongUsage if the real ones are missing."""
+    """Return the number of selected tasks. Raise WrongUsage if the real tasks are missing."""
     from daemon.evaluation.run import Selection
 
     try:

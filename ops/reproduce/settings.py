@@ -1,7 +1,6 @@
-"""Settings of every table that decide its result; a folder holds one such plan.
-
-Addresses of endpoints decide no result: a model is named, and its answers are checked
-(endpoint.py). So a plan may continue at other addresses, and keeps the earlier ones.
+"""Settings that every table has and that decide its result; a folder holds one such plan. Addresses
+of endpoints do not decide the result, because the model's answers are checked (endpoint.py). So a
+plan may continue at other addresses, and it keeps the earlier ones.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ class EnvironmentDefaults(StrictModel):
 
     split: str
     tasks: int | None = None
-    """Number of generated tasks; None for all of the split."""
+    """Number of generated tasks; None for all tasks of the split."""
     traffic: Mapping[str, float] = {}
     """Kind of generated task -> its share; empty for equal shares."""
     max_tokens: int
@@ -33,7 +32,7 @@ class Addresses(StrictModel):
     base_url: str
     user_base_url: str | None
     proposer_base_url: str | None = None
-    """None also in tables without a proposer."""
+    """Address of the model that writes plans and tasks; also None in tables without it."""
 
     @property
     def user(self) -> str:
@@ -54,7 +53,7 @@ class Served(StrictModel):
     """Earlier addresses, oldest first."""
     base_url: str
     model: str
-    """Name of the base at the endpoint."""
+    """Name of the base model at the endpoint."""
     checkpoint: Path
     env: str
     split: str
@@ -70,7 +69,7 @@ class Served(StrictModel):
 
     @property
     def threads(self) -> int | None:
-        """Return the threads of a job; None for torch's default."""
+        """Return the number of threads in a job; None for torch's default."""
         return 1 if self.device == "cpu" else None
 
     @property
@@ -81,7 +80,7 @@ class Served(StrictModel):
 
     @property
     def first(self) -> Addresses:
-        """Return the first addresses, by which evaluations are identified."""
+        """Return the plan's first addresses, which identify its evaluations in the log."""
         return self.before[0] if self.before else self.addresses
 
     @property
@@ -91,7 +90,7 @@ class Served(StrictModel):
         return sha256(exact_json(self.model_dump(mode="json", exclude=excluded)))
 
     def find_difference(self, other: Self) -> list[str]:
-        """Return the fields that differ between two runs."""
+        """Return the names of fields that differ between two plans, without addresses."""
         own, others = self._dump(), other._dump()
         return [name for name in own if name not in _ADDRESSES and own[name] != others[name]]
 

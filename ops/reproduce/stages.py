@@ -20,18 +20,18 @@ P = TypeVar("P", bound=Served)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step from the base to the table."""
+    """One step of a table, from the base to the report."""
 
     name: str
     action: str
     command: tuple[str, ...]
-    """Its command, which also works by hand."""
+    """The stage's command, which may also be run by hand."""
     run: Callable[[], Document]
     episodes: int = 0
     tokens: int | None = None
-    """Assumed tokens per episode; None for the environment's."""
+    """Assumed tokens per episode; None for the environment's default."""
     trains: bool = False
-    """Whether the episodes are trained on, which takes about as long again."""
+    """Whether the stage also trains on the episodes, which doubles its estimated time."""
     repeated: bool = False
 
 
@@ -43,18 +43,18 @@ class Table(Generic[P]):
     plan: type[P]
     environments: Mapping[str, EnvironmentDefaults]
     build_plan: Callable[[argparse.Namespace], P]
-    """Raises WrongUsage."""
+    """Function from options to the plan. It raises WrongUsage."""
     count_evaluated: Callable[[P], int]
-    """Returns the number of evaluated tasks. Raises WrongUsage if the real ones are missing."""
+    """Function: plan -> number of evaluated tasks. Raises WrongUsage if real tasks are missing."""
     build_stages: Callable[[P, Folder, int], list[Stage]]
-    """Takes the number of evaluated tasks."""
+    """Function from (plan, folder, number of evaluated tasks) to the stages."""
 
 
 def describe(
     plan: Served, folder: Folder, stages: Sequence[Stage], tasks: int, tokens: int, rate: float
 ) -> str:
-    """Return every stage's command and estimated cost; `tokens` per episode and `rate` in tokens
-    per second are assumptions."""
+    """Return a text of every stage's command and estimated cost. `tokens` per episode and `rate`
+    (tokens per second) are assumptions."""
     assumed = (
         f"# {tasks} evaluated tasks of {plan.env}; an episode is taken to write {tokens:,} tokens "
         f"and the endpoint {rate:,.0f} tokens per second; training on a rollout is taken to take "
@@ -82,7 +82,7 @@ def _check(plan: Served) -> Document:
 
 
 def train(folder: Folder, policy: str, command: Sequence[str]) -> Document:
-    """Run a job. Raise StageFailure, also for a competence gap, which leaves no adapter."""
+    """Run a job and return its outcome. Raise StageFailure if it makes no adapter."""
     outcome = run_command(folder, command)
     if outcome["outcome"] != "trained":
         raise StageFailure(f"the {policy} job left no adapter: {outcome['reason']}")

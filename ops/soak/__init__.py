@@ -1,1 +1,1 @@
-"""Hours of mixed load, kills and restarts on the whole stack, and its growth meanwhile."""
+"""Run the whole stack for hours under load, kills and restarts, and measure what grows."""

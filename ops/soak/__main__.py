@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the figures for a person."""
+    """Print the report's figures as a table for people."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("", "lives", "first third", "last third", "an hour, by age", "by data", "verdict"):
         table.add_column(name, justify="left" if name in ("", "verdict") else "right")

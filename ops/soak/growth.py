@@ -30,29 +30,29 @@ _QUANTILE: Final = NormalDist().inv_cdf(0.995)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
 _YOUNG: Final = 120.0
-"""Seconds after the warm-up in which lives are compared."""
+"""Seconds after the warm-up whose medians are compared between lives."""
 
 
 @dataclass(slots=True)
 class Life:
-    """Readings of one process, or of something that is never killed."""
+    """Readings of one process from start to end, or of something that is never killed."""
 
     readings: list[tuple[float, float, float]] = field(default_factory=list)
-    """(seconds of the run, age in seconds, figure)."""
+    """(seconds since the run's start, age of the process in seconds, value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Bound of growth."""
+    """The allowed growth of a figure, and its warm-up time."""
 
     bound: float
-    """Per hour, in the figure's unit."""
+    """Largest growth per hour, in the figure's unit."""
     warm_up: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A rate per hour with its interval."""
+    """A rate of growth per hour, with its interval."""
 
     value: float
     low: float
@@ -61,7 +61,7 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The verdict on one figure, and its grounds."""
+    """The verdict on one figure, and the rates on which it is based."""
 
     verdict: Verdict
     lives: int
@@ -81,7 +81,7 @@ class Growth:
 
 
 def growth(lives: Sequence[Life], rule: Rule, seconds: float) -> Growth:
-    """Return the verdict on the readings of a run of `seconds`."""
+    """Return the verdict on a figure's readings in a run of `seconds`."""
     warm = [[reading for reading in life.readings if reading[1] >= rule.warm_up] for life in lives]
     warm = [readings for readings in warm if readings]
     minutes = [_minutes(readings) for readings in warm]
@@ -138,8 +138,8 @@ def _young(
 
 
 def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
-    """Return the median slope between two points of one life with its interval; None for too few
-    points.
+    """Return the median slope between two points of the same life, with its interval. Return None
+    if there are fewer than `least` points.
 
     The interval is Sen's (1968) with the lives' variances of Kendall's statistic added up, as lives
     are independent. scipy.stats.theilslopes takes only one series, and no ties of times and values
@@ -160,7 +160,7 @@ def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
 
 
 def _variance(values: list[float]) -> float:
-    """Return the variance of Kendall's statistic without growth."""
+    """Return the variance of Kendall's statistic for values that do not grow."""
     tied = Counter(values).values()
     return sum(
         sign * count * (count - 1) * (2 * count + 5) / 18

@@ -1,4 +1,4 @@
-"""One soak: start everything, use it, kill, watch, let it come to rest, and audit.
+"""One soak: start the stack, load it, kill processes, sample, wait until it is idle, and audit.
 
 The stack is that of whole loops under faults (ops/faults/loop_scene.py) under `kintsugi up`. After
 the last trouble the customers leave, and everything has to come to rest: nothing to ship or to
@@ -38,15 +38,15 @@ PER_MINUTE: Final = 45.0
 START_SECONDS: Final = 300.0
 REST_SECONDS: Final = 1200.0
 STILL_SECONDS: Final = 45.0
-"""Time without events that counts as rest: longer than a cool-down, and than a session idles."""
+"""Seconds without events that count as rest: more than a cool-down or a session's idle time."""
 DECISIVE_MINUTES: Final = 60.0
-"""Length of a run that must reach a verdict on every figure."""
+"""Minutes from which on a run must reach a verdict on every figure."""
 
 _LOOK_SECONDS: Final = 0.5
 
 
 def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") -> dict[str, Any]:
-    """Return the figures of a run; `wrong` and `grows` must be empty."""
+    """Run a soak and return its figures; `wrong` and `grows` in them must be empty."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = stack.enter_context(servers_of(kind, folder))
@@ -107,7 +107,7 @@ class _Run:
         self._until(began + seconds)
 
     def _until(self, when: float) -> None:
-        """Wait until `when`, and restart ended programs: nothing else restarts `kintsugi up`."""
+        """Wait until `when`. Restart ended programs: nothing else restarts `kintsugi up`."""
         while (left := when - time.monotonic()) > 0:
             self._stage.processes.revive()
             time.sleep(min(_LOOK_SECONDS, left))

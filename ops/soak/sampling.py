@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PATIENCE_SECONDS: Final = 4.0
-"""Timeout; the roles' collectors give up after two seconds."""
+"""Timeout of a request for metrics; the roles' collectors give up after two seconds."""
 _FOLDERS: Final = ("jobs", "trials", "adapters", "blobs")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process at one moment."""
+    """The resources of one process at one moment."""
 
     pid: int
     age: float
     memory: float
-    """MiB of its own."""
+    """MiB of the process's own memory."""
     resident: float
     """Resident MiB, with file pages."""
     handles: int
@@ -49,16 +49,16 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Everything at one moment."""
+    """All figures of the stack at one moment."""
 
     at: float
-    """Seconds after the beginning."""
+    """Seconds since the beginning of the run."""
     roles: Mapping[str, Process]
     figures: Mapping[str, float]
 
 
 def process(pid: int) -> Process | None:
-    """Read a process; None if it has ended."""
+    """Return the resources of a process; None if it has ended."""
     place = Path("/proc") / str(pid)
     try:
         rows = (place / "status").read_text().splitlines()
@@ -100,7 +100,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 
 class Sampler(Worker):
-    """Samples a stage until it is stopped."""
+    """A thread that samples the stack at intervals until it is stopped."""
 
     def __init__(self, stage: "Scene", seconds: float, file: Path, broker: Path | None) -> None:
         """`broker` is the folder of Kafka's log."""
@@ -129,8 +129,7 @@ class Sampler(Worker):
                 file.flush()
 
     def _until_next(self) -> float:
-        """Return the time to the next multiple, so that a late sample is followed by no second
-        one."""
+        """Return the seconds until the next multiple of the sampling interval."""
         spent = time.monotonic() - self._began
         return self._seconds - spent % self._seconds
 

@@ -20,7 +20,7 @@ TALKERS: Final = 2
 _PER_SECOND: Final = 0.5
 _STRAY_SECONDS: Final = 2.0
 _AWAY: Final = frozenset({502, 503, 504})
-"""Statuses of any call while an engine is away."""
+"""Statuses that any call may get while an engine is away."""
 _TIMEOUT_SECONDS: Final = 60.0
 _HUNG_UP: Final = 0.5
 
@@ -35,7 +35,7 @@ BAD: Final[dict[str, tuple[int, str, bytes]]] = {
     "wrong key": (401, "chat/completions", b"{}"),
     "feedback on nothing": (404, "feedback", json.dumps({"call": "no", "score": 1.0}).encode()),
 }
-"""Bad request -> its status, path and body."""
+"""Name of a bad request -> (required status, path, body)."""
 
 
 class Stray(Worker):
@@ -118,13 +118,13 @@ class Traffic:
             client.start()
 
     def leave(self) -> None:
-        """Stop the clients. Raise the error that ended one earlier."""
+        """Stop the clients. Raise the error of a client that ended earlier."""
         self._stop.set()
         for client in (self.stray, *self._talkers):
             client.finish()
 
     def wrong(self) -> list[str]:
-        """Return the wrong answers."""
+        """Return a sentence for each wrong answer that clients got, at most 20."""
         problems = [
             f"{seen.mark} was answered with {seen.status}: {seen.error}"
             for seen in self.ledger.seen

@@ -14,12 +14,12 @@ from typing import Final, Literal
 Kind = Literal["kill", "broker killed", "broker stopped", "database killed", "database stopped"]
 
 KILL_EVERY: Final = 180.0
-"""Seconds between two kills, plus or minus a third; less in a short run."""
+"""Mean seconds between two kills, plus or minus a third; less in a short run."""
 SERVER_EVERY: Final = 300.0
 CALM: Final = 0.55
-"""Part of the run after which no role is killed."""
+"""Share of the run after which no role is killed."""
 LAST: Final = 0.92
-"""Part of the run after which nothing happens any more."""
+"""Share of the run after which no fault happens at all."""
 AWAY: Final = (3.0, 30.0)
 
 _AT_LEAST: Final = 3
@@ -31,10 +31,10 @@ _SERVERS: Final[tuple[Kind, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A fault."""
+    """A planned fault."""
 
     at: float
-    """Seconds after the beginning."""
+    """Seconds from the beginning of the run."""
     kind: Kind
     target: str = ""
     away: float = 0.0
@@ -43,7 +43,7 @@ class Trouble:
 def troubles(
     seconds: float, targets: Sequence[str], seed: int, *, servers: bool
 ) -> tuple[Trouble, ...]:
-    """Return the plan of a run; `servers` tells whether broker and database exist."""
+    """Return the planned faults of a run; `servers` says whether broker and database exist."""
     chance = Random(seed)
     plan = list(_kills(seconds * CALM, targets, chance))
     if servers:

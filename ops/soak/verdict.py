@@ -17,10 +17,10 @@ BOUNDS: Final[Mapping[str, Rule]] = {
     "handles": Rule(bound=6.0),
     "threads": Rule(bound=6.0),
 }
-"""Bounds of a role's process per hour: MiB of memory, or numbers."""
+"""Figure of a role's process -> allowed growth per hour, in MiB or as a number."""
 
 FILLING: Final[Mapping[tuple[str, str], Rule]] = {("gateway", "memory"): Rule(bound=40.0)}
-"""Bounds of a process whose bounded memory fills for longer than it lives here."""
+"""(role, figure) -> higher bound, because its caches are still filling during a soak."""
 
 FLAT: Final[Mapping[str, Rule]] = {
     "database WAL": Rule(bound=16.0),
@@ -30,18 +30,18 @@ FLAT: Final[Mapping[str, Rule]] = {
 }
 
 MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
-"""Bounds of figures that fill by design; each writer keeps the log's own bound up to the others'
-writes meanwhile."""
+"""Figure that fills by design -> its largest allowed value. Each writer keeps the log's bound, but
+others may write meanwhile."""
 
 LAGS: Final = ("fold lag", "spool lag")
 LAG_SHARE: Final = 0.01
-"""Largest growth of a lag as a share of the appended events."""
+"""Largest allowed growth of a lag, as a share of the appended events."""
 
 GROWING: Final = (
     "log events", "log disk", "database disk", "Kafka disk", "jobs disk", "trials disk",
     "adapters disk", "blobs disk", "acknowledged",
 )  # fmt: skip
-"""Figures that grow with the data by design: MiB, or numbers."""
+"""Figures that grow with the data by design, in MiB or as numbers."""
 
 _HOUR: Final = 3600.0
 
@@ -54,9 +54,9 @@ class SoakVerdict:
     """Role -> figure -> verdict."""
     whole: Mapping[str, Growth]
     filled: Mapping[str, float]
-    """Figure that fills by design -> its maximum."""
+    """Figure that fills by design -> its largest value."""
     growing: Mapping[str, Mapping[str, float]]
-    """Figure that grows by design -> its end, and growth per 1,000 events in the first and last
+    """Figure that grows by design -> last value, and growth per 1,000 events in the first and last
     third."""
 
     @property
@@ -78,11 +78,11 @@ class SoakVerdict:
 
     @property
     def unknown(self) -> list[str]:
-        """Return the figures with too few readings."""
+        """Return the names of figures with too few readings for a verdict."""
         return [name for name, figure in self._walk_figures() if figure.verdict == "unknown"]
 
     def document(self) -> dict[str, Any]:
-        """Return all figures."""
+        """Return all figures as JSON values."""
         return {
             "roles": {
                 role: {what: asdict(figure) for what, figure in figures.items()}

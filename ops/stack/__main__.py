@@ -46,7 +46,7 @@ _LOOK_SECONDS: Final = 0.5
 def main() -> int:
     """Run the command line."""
     options = _parser().parse_args()
-    # A SIGTERM stops everything it started, as an interrupt does.
+    # On SIGTERM, stop everything that was started, as on an interrupt.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = replace(SIZES["least" if options.small else "whole"], seed=options.seed)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def run(place: Place, console: Console, *, keep: bool) -> int:
-    """Start everything, follow the first cycle to its end, report it, and stop."""
+    """Start everything, follow the first cycle to its end, report, stop; return the exit code."""
     at = Addresses.of(place)
     console.print(f"starting Kafka ({at.kafka}), PostgreSQL, vLLM ({at.engine})", markup=False)
     with Services(place), _open_place(place) as app:
@@ -95,7 +95,7 @@ def _open_place(place: Place) -> Iterator[App]:
 
 
 def tell(app: App, console: Console, answered: RouteProof) -> None:
-    """Print the results of the cycle and who answers."""
+    """Print the results of the cycle and the policies that answer."""
     seen = look(app)
     if seen.adapter is not None:
         with app.reading() as connection:

@@ -1,4 +1,4 @@
-"""Prove who answers the customers of a place: the gateway's word, checked at the engine.
+"""Prove which policies answer a home's customers: by the gateway's headers, checked at the engine.
 
 The engine is asked the probes of each adapter that the route names. Its answers must equal those
 computed from the adapter's files (daemon/adapters/fingerprint.py).
@@ -22,7 +22,7 @@ from ops.processes import answers
 from ops.waits import until
 
 CALLS: Final = 16
-"""Number of calls, each in its own session, so that a share shows."""
+"""Number of calls, each in a session of its own, so that each policy with a share gets some."""
 
 
 class NoGatewayAnswer(KintsugiError):
@@ -31,17 +31,17 @@ class NoGatewayAnswer(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class RouteProof:
-    """Results from both sides of the gateway."""
+    """The policies that answered through the gateway, and the proofs at the engine."""
 
     calls: Mapping[str, int]
-    """Policy by `x-kintsugi-adapter` -> calls; the base has its own name."""
+    """Policy in the header `x-kintsugi-adapter` -> calls; the base has its own name."""
     recorded: int
     proofs: Mapping[str, Proof]
 
 
 def proof(app: App, place: Place) -> RouteProof:
-    """Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or BadAdapter."""
-    # If the cycle had ended before, the gateway has only just been started.
+    """Prove it. Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or BadAdapter."""
+    # If the cycle had ended in an earlier run, the gateway has only just been started.
     url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
     try:
         until(lambda: answers(url), f"{url} is ready; see gateway.log")

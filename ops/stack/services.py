@@ -34,7 +34,7 @@ ROLES: Final[Programs] = {
     "work": ("daemon", "work"),
     "crowd": CROWD,
 }
-"""Roles in starting order; the last ends first: the gateway before the shipper of its records."""
+"""Roles in starting order. They end in reverse: the gateway before its records' shipper."""
 
 
 class ServiceError(KintsugiError):
@@ -43,7 +43,7 @@ class ServiceError(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of the services of a place."""
+    """Addresses of the services of a home."""
 
     kafka: str
     database: str
@@ -65,10 +65,10 @@ class Addresses:
 
 
 class Services:
-    """Kafka, PostgreSQL and vLLM of one place."""
+    """Kafka, PostgreSQL and vLLM of one home; they run until the block ends."""
 
     def __init__(self, place: Place) -> None:
-        """Raise PlaceConflict."""
+        """Prepare the services of `place`. Raise PlaceConflict."""
         self._place = place
         self._started = ExitStack()
         at = Addresses.of(place)

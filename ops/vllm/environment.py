@@ -20,7 +20,7 @@ TORCH: Final = "torch==2.13.0"
 CACHE_VARIABLE: Final = "KINTSUGI_VLLM_CACHE"
 
 _ITS_OWN: Final = re.compile(r"(torch|torchvision|torchaudio|torchcodec)\b(?!-)")
-"""Requirements that vLLM's CPU build pins to builds of another index."""
+"""Requirements that vLLM's CPU wheel pins to builds which the package index lacks."""
 
 
 def cache() -> Path:

@@ -27,7 +27,7 @@ FLAGS: Final = (
 )
 
 SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-"""Space of the KV cache in GiB; the default exceeds a small machine's memory."""
+"""Environment variables: 1 GiB for the KV cache, because the default exceeds a small machine."""
 
 MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
 
@@ -45,7 +45,8 @@ class Vllm(vllm.Vllm):
         flags: Sequence[str] = (),
         mended: bool = False,
     ) -> None:
-        """Serve `checkpoint` as `name`; `mended` keeps the base right beside adapters (mend/)."""
+        """Serve `checkpoint` as `name`; `mended` loads the plugin in mend/, which corrects the
+        base."""
         super().__init__(
             place() / "bin" / "python",
             checkpoint,
@@ -57,7 +58,7 @@ class Vllm(vllm.Vllm):
         )
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Install, start and await it. Raise InstallError, VllmFailure or OSError."""
+        """Install vLLM, start and await it. Raise InstallError, VllmFailure or OSError."""
         environment()
         return super().start(waiting)
 
@@ -74,7 +75,7 @@ def main() -> int:
 
 
 def parse_server(arguments: Sequence[str]) -> Vllm:
-    """Return the server of a command line."""
+    """Return the server that a command line describes."""
     parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--name", help="what clients call it (default: the name of its folder)")

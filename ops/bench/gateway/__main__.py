@@ -215,8 +215,7 @@ def open_bare(folder: Path) -> Iterator[int]:
 
 
 def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
-    """Return the seconds of each append with fdatasync. Pauses as between calls let the disk
-    idle."""
+    """Return the seconds of each append with fdatasync, with pauses as between calls."""
     seconds: list[float] = []
     for value in values:
         time.sleep(_BARE_GAP_SECONDS)

@@ -79,8 +79,7 @@ def _body(turn: int, stream: bool) -> bytes:
 
 
 def requests(stream: bool | None) -> Iterator[bytes]:
-    """Yield one client's requests. `stream` None alternates whole answers and streams by
-    session."""
+    """Yield one client's requests; with `stream` None, sessions alternate between both types."""
     while True:
         session = next(_sessions)
         streamed = session % 2 == 0 if stream is None else stream
@@ -194,8 +193,7 @@ class Load:
         self._stopped = False
 
     async def run_clients(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
-        """Run `clients` that call again after each answer, until `until(number of calls)` is
-        true."""
+        """Run `clients` that call again after each answer until `until(number of calls)`."""
         sources: dict[Connection, Iterator[bytes]] = {}
 
         def again(connection: Connection, sample: Sample) -> None:

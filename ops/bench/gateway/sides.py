@@ -128,8 +128,7 @@ def engine(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
-    """Run our gateway over `upstream` until the block ends. It has proven the engine and
-    records."""
+    """Run our gateway, which has proven the engine and records, until the block ends."""
     port = find_ports(1)[0]
     command = [
         sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",

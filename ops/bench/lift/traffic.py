@@ -49,8 +49,7 @@ class Traffic:
     lift: float = 0.0
     share: float = 0.02
     drift: Callable[[Columns], Columns] = constant
-    """Function from the elapsed share of the traffic (0 to 1) to a change of success
-    probability."""
+    """Function: elapsed share of the traffic (0 to 1) -> change of the success probability."""
     minutes_pass: float = 10.0
     minutes_fail: float = 10.0
     judged: tuple[float, float] = (1.0, 1.0)
@@ -102,8 +101,7 @@ class Look:
     low: float
     high: float
     truth: float | None
-    """True lift: difference of the arms' mean success probabilities; None if an arm lacks
-    verdicts."""
+    """True lift: difference of mean success probabilities; None if an arm lacks verdicts."""
     alarm: bool
 
 

@@ -14,12 +14,12 @@ def name_stage(arm: str, domain: str) -> str:
 
 
 def find_tasks(folder: Folder, domain: str) -> Path:
-    """Return the file of the accepted tasks."""
+    """Return the file of a domain's accepted tasks."""
     return folder.path / "tasks" / f"{domain}.jsonl"
 
 
 def find_gate(folder: Folder, domain: str) -> Path:
-    """Return the file of the gate's plan; its dialogues are in a folder of the same name."""
+    """Return the plan file of a user's gate. The dialogues are in a folder of the same name."""
     return folder.path / "gates" / f"{domain}.json"
 
 

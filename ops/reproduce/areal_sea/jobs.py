@@ -40,7 +40,7 @@ from ops.reproduce.jobs import build_spec, build_training, change_spec, reinforc
 
 _ROUNDS: Final = 3
 _LINE_TOKENS: Final = 256
-"""Least limit of a user's line: where plans want it, it is longer than a small agent's answer."""
+"""Least token limit of a user's line, which may be longer than a small agent's answer."""
 _POOL: Final = "written"
 _LEAST: Final = 4
 
@@ -113,7 +113,7 @@ def _make_parts(plan: Reproduction, folder: Folder, environment: Environment) ->
 
 
 def write_jobs(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    """Write the supervised jobs of user and agent; the reinforced jobs follow (write_gate)."""
+    """Write the specs of the supervised jobs of user and agent; `write_gate` writes the others."""
     accepted = folder.read(f"write-tasks-{domain}")["accepted"]
     specs = plan_supervised(plan, domain, accepted)
     for name, spec in specs.items():
@@ -122,7 +122,7 @@ def write_jobs(plan: Reproduction, folder: Folder, domain: str) -> Document:
 
 
 def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    """Write the plan of the user's gate, and the specs of the jobs that it plays in."""
+    """Write the plan of the user's gate, and the specs of the reinforced jobs."""
     accepted = folder.read(f"write-tasks-{domain}")["accepted"]
     user = build_adapter_user(plan, folder, domain)
     environment = open_plan_environment(plan.select_domain(domain))
@@ -147,7 +147,7 @@ def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
 
 
 def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> AdapterUser:
-    """Return the user's adapter. Raise BadAdapter."""
+    """Return the user that the trained adapter plays. Raise BadAdapter."""
     place = folder.adapter(name_stage(USER, domain))
     return AdapterUser(
         adapter=plan.name_policy(USER, domain),
@@ -187,7 +187,7 @@ def plan_supervised(plan: Reproduction, domain: str, accepted: list[str]) -> dic
 def plan_reinforced(
     plan: Reproduction, folder: Folder, domain: str, accepted: list[str], user: AdapterUser
 ) -> dict[str, JobSpec]:
-    """Return the specs of the reinforced jobs, which differ in the user's player."""
+    """Return the specs of the reinforced jobs, which differ only in the user's model."""
     whole = _build_whole(plan, domain, accepted)
     base = EndpointUser(
         url=plan.addresses.user,

@@ -1,4 +1,4 @@
-"""Settings of AReaL-SEA's table beside the model and its endpoint."""
+"""Settings of AReaL-SEA's table, in addition to the model and its endpoint."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -41,19 +41,19 @@ policy."""
 
 
 class Counts(StrictModel):
-    """Amounts per domain."""
+    """Amounts of tasks, trials and training per domain."""
 
     tasks: Annotated[int, Field(ge=1)] | None
-    """Evaluated tasks; None for all of the split."""
+    """Number of evaluated tasks; None for all tasks of the split."""
     trials: Annotated[int, Field(ge=1)]
     written: Annotated[int, Field(ge=4)]
     plans: Annotated[int, Field(ge=1)]
     shown: Annotated[int, Field(ge=1)]
-    """Most tasks for supervised training; the others are for practice."""
+    """Most tasks for supervised training; the other tasks are for reinforcement learning."""
     dialogues: Annotated[int, Field(ge=2)]
     gate: Annotated[int, Field(ge=1)]
     rollouts: Annotated[int, Field(ge=1)]
-    """Per reinforced arm."""
+    """Rollouts of each reinforced arm."""
     groups: Annotated[int, Field(ge=1)]
     """Tasks per update."""
     size: Annotated[int, Field(ge=2)]
@@ -64,12 +64,12 @@ WHOLE: Final = Counts(
     tasks=None, trials=4, written=1024, plans=64, shown=512, dialogues=512, gate=600,
     rollouts=20_480, groups=8, size=64,
 )  # fmt: skip
-"""The paper's batch of 8x64; it does not state the numbers of tasks and updates."""
+"""Amounts with the paper's batch of 8x64; the paper does not state tasks and updates."""
 SMALL: Final = Counts(
     tasks=12, trials=2, written=24, plans=8, shown=12, dialogues=16, gate=12, rollouts=64,
     groups=4, size=4,
 )  # fmt: skip
-"""Only shows that every stage runs."""
+"""Amounts that only show that every stage runs."""
 
 
 _TAU2: Final = EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000)
@@ -83,7 +83,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
 
 
 class Reproduction(Served):
-    """One run of the table; `env` is an environment or `tau2`."""
+    """The plan of one run of the table; `env` is an environment or `tau2`."""
 
     counts: Counts
     proposer_model: str | None

@@ -40,7 +40,7 @@ from ops.reproduce.stages import (
 
 _NAME: Final = "areal-sea"
 _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
-"""Reason of a job without any informative group (daemon/solver/job.py)."""
+"""Reason with which a job without any informative group ends (daemon/solver/job.py)."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +153,7 @@ def _find_lacking(folder: Folder, arm: Arm, domain: str) -> str:
 
 
 def _try_job(folder: Folder, name: str) -> Document:
-    """Run a reinforced job; one without verdicts is a result. Raise StageFailure."""
+    """Run a reinforced job. A job that taught nothing is a result too. Raise StageFailure."""
     command = build_training(folder, name, "", 0).command
     try:
         return train(folder, name, command)
@@ -167,7 +167,7 @@ def _try_job(folder: Folder, name: str) -> Document:
 def _write(
     what: Literal["tasks", "jobs", "gate"], plan: Reproduction, folder: Folder, domain: str
 ) -> Document:
-    # The learner's packages take seconds to import, and a plan needs none of them.
+    # Import here: the learner's packages take seconds, and `--plan` needs none of them.
     from ops.reproduce.areal_sea.jobs import write_gate, write_jobs, write_tasks
 
     return {"tasks": write_tasks, "jobs": write_jobs, "gate": write_gate}[what](

@@ -81,7 +81,7 @@ def _read_gate(folder: Folder, domain: str) -> UserResult:
 
 
 def tabulate_arms(evaluations: Mapping[tuple[str, Arm], Document]) -> str:
-    """Return the table of arms; `evaluations` is by domain and arm."""
+    """Return the table of arms as Markdown; `evaluations` is by (domain, arm)."""
     rows = [["domain", "arm", "pass^1", "the paper, 30B"]]
     for (domain, arm), found in evaluations.items():
         first = found["pass_hat"].get("1")
@@ -124,7 +124,7 @@ def _read_domain(plan: Reproduction, folder: Folder, domain: str) -> Mapping[str
 
 
 def compare(verdicts: Mapping[str, Verdicts]) -> dict[str, tuple[int, Interval]]:
-    """Return difference -> (number of tasks, mean), without pairs that share no task."""
+    """Return "ARM less ARM" -> (number of common tasks, mean difference)."""
     return {
         f"{own} less {other}": compared
         for own, other in _COMPARED

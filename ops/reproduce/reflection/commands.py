@@ -16,7 +16,7 @@ def find_lessons(folder: Folder) -> Path:
 
 
 def build_lessons(plan: Reproduction, folder: Folder) -> list[str]:
-    """Return the command that makes lessons from sources that are in no test."""
+    """Return the command that makes lessons from tasks of the split `train`."""
     return [
         "kintsugi", "lessons", "make", "--env", plan.env, "--count", str(plan.counts.lessons),
         "--seed", str(plan.seed), "--alias", ALIAS, "--base", plan.model, "--split", "train",
@@ -48,7 +48,7 @@ def build_items(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
 
 def build_bfcl(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
     """Return the command that plays BFCL's multi-turn categories."""
-    # A whole table uses BFCL's own limit of an answer, not the lessons'.
+    # A whole table uses BFCL's own limit of tokens in an answer, not that of the lessons.
     few = (
         []
         if plan.counts.cases is None

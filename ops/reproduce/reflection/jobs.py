@@ -40,7 +40,7 @@ class NoLessons(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """The lessons of the jobs."""
+    """The lessons to show (supervised) and to practise (reinforced)."""
 
     shown: tuple[TaskDefinition, ...]
     practised: tuple[TaskDefinition, ...]
@@ -69,7 +69,7 @@ def write_jobs(plan: Reproduction, folder: Folder) -> Document:
 
 
 def select_lessons(plan: Reproduction, folder: Folder) -> Lessons:
-    """Return the file's lessons without those of evaluated tasks. Raise NoLessons."""
+    """Return the lessons in the file, without those on evaluated tasks. Raise NoLessons."""
     environment = open_plan_environment(plan)
     evaluated = {task.signature for task in select_evaluated(plan).tasks(environment, plan.seed)}
     lines = find_lessons(folder).read_bytes().splitlines()
@@ -89,7 +89,7 @@ def select_lessons(plan: Reproduction, folder: Folder) -> Lessons:
 
 
 def alternate(lessons: Sequence[TaskDefinition]) -> Iterator[TaskDefinition]:
-    """Yield lessons of every operator in turn, as long as it has some."""
+    """Yield lessons so that the operators alternate, as long as each has lessons left."""
     groups: dict[str, list[TaskDefinition]] = {}
     for task in lessons:
         groups.setdefault(get_lesson(task).operator, []).append(task)
@@ -104,7 +104,7 @@ def is_spelled(chat: Chat, reflection: str) -> bool:
 
 
 def _remove_lesson(task: TaskDefinition) -> TaskDefinition:
-    """Return the task that begins behind the mistake and expects no reflection."""
+    """Return the task without its lesson: it begins after the mistake and expects no reflection."""
     return task.model_copy(update={"lesson": None}).name_by_content()
 
 

@@ -1,4 +1,4 @@
-"""Settings of Structured Reflection's table beside the model and its endpoint."""
+"""Settings of Structured Reflection's table, in addition to the model and its endpoint."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 0.7
 TOP_P: Final = 0.9
-"""Sampling of evaluations, as in the benchmark's program for repairs."""
+"""top_p of evaluations, as in the benchmark's program for repairs."""
 
 TRAINING_TEMPERATURE: Final = 0.85
 LORA_RANK: Final = 8
 LORA_ALPHA: Final = 32.0
-"""Training: the paper's temperature and its program's adapters. The program's repetition penalty of
-1.1 is left out: the learner would take tokens for another policy's."""
+"""Training uses the paper's temperature and its program's adapters. The program's repetition
+penalty of 1.1 is left out, because sampled tokens would not follow the policy."""
 
 REPAIR_TOKENS: Final = 300
 CASE_TOKENS: Final = 2000
@@ -26,24 +26,24 @@ CASE_TOKENS: Final = 2000
 
 SUPERVISED: Final = "sft"
 PRESETS: Final = ("sr_paper", "sr_code", "dapo", "gspo")
-"""Algorithms after the supervised training, each an arm of its name."""
+"""Presets of reinforcement learning after the supervised training; each is an arm of the table."""
 
 
 class Counts(StrictModel):
-    """Amounts of work."""
+    """Amounts of tasks, trials, lessons and training."""
 
     tasks: Annotated[int, Field(ge=1)] | None
-    """Evaluated tasks; None for all of the split."""
+    """Number of evaluated tasks; None for all tasks of the split."""
     trials: Annotated[int, Field(ge=1)]
     lessons: Annotated[int, Field(ge=2)]
     shown: Annotated[int, Field(ge=1)]
-    """Most lessons for supervised training; the others are for practice."""
+    """Most lessons for supervised training; the others are for reinforcement learning."""
     rollouts: Annotated[int, Field(ge=1)]
-    """Per reinforced arm."""
+    """Rollouts of each reinforced arm."""
     cases: Annotated[int, Field(ge=1)] | None
-    """Per category of BFCL; None for all."""
+    """Cases per category of BFCL; None for all."""
     items: Annotated[int, Field(ge=1)] | None
-    """Items of Tool-Reflection-Bench; None for all."""
+    """Number of items of Tool-Reflection-Bench; None for all."""
     samples: Annotated[int, Field(ge=1)] = 8
     groups: Annotated[int, Field(ge=1)] = 4
     size: Annotated[int, Field(ge=2)] = 4
@@ -52,13 +52,13 @@ class Counts(StrictModel):
 WHOLE: Final = Counts(
     tasks=None, trials=8, lessons=6000, shown=1000, rollouts=20_000, cases=None, items=None
 )
-"""The paper's: an epoch on 5,000 samples, four answers to each."""
+"""The paper's amounts: one epoch on 5,000 samples with four answers each."""
 SMALL: Final = Counts(
     tasks=20, trials=3, lessons=64, shown=32, rollouts=64, cases=2, items=2, samples=3
 )
 
 RATE: Final = 0.2
-"""Share of the evaluated tasks that begin behind a mistake of each operator; as many are clean."""
+"""Share of evaluated tasks that begin after a mistake, for each operator; the rest is clean."""
 
 
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
@@ -70,7 +70,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
 
 
 class Reproduction(Served):
-    """One run of the table."""
+    """The plan of one run of the table."""
 
     counts: Counts
     presets: tuple[str, ...]

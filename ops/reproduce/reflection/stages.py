@@ -157,7 +157,7 @@ def _train(plan: Reproduction, folder: Folder, arm: str) -> Stage:
 
 
 def _write_jobs(plan: Reproduction, folder: Folder) -> Document:
-    # The learner's packages take seconds to import, and a plan needs none of them.
+    # Import here: the learner's packages take seconds, and `--plan` needs none of them.
     from ops.reproduce.reflection.jobs import write_jobs
 
     return write_jobs(plan, folder)

@@ -43,7 +43,7 @@ BFCL: Final = "BFCL, official"
 _DEPTHS: Final = ("1", "3", "5")
 
 Trials = dict[str, dict[str, dict[str, dict[int, bool]]]]
-"""Figure -> policy -> task -> trial -> verdict."""
+"""Figure of the table -> policy -> task -> trial -> whether it passed."""
 
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
@@ -216,7 +216,7 @@ def read_trials(plan: Reproduction, folder: Folder) -> Trials:
 
 
 def compare(plan: Reproduction, trials: Trials) -> dict[str, dict[str, tuple[int, Interval]]]:
-    """Return difference of policies -> figure -> (number of tasks, mean difference)."""
+    """Return "POLICY less POLICY" -> figure -> (number of tasks, mean difference)."""
     pairs = [(arm, "base") for arm in plan.arms]
     pairs += [(name, SUPERVISED) for name in plan.presets]
     return {

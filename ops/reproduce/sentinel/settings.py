@@ -1,4 +1,4 @@
-"""Settings of SENTINEL's table beside the model and its endpoint."""
+"""Settings of SENTINEL's table, in addition to the model and its endpoint."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -18,17 +18,17 @@ POLICIES: Final[tuple[Policy, ...]] = ("base", "general", "targeted")
 
 
 class Counts(StrictModel):
-    """Amounts of work."""
+    """Amounts of tasks, trials and training."""
 
     tasks: Annotated[int, Field(ge=1)] | None
-    """Evaluated tasks; None for all of the split."""
+    """Number of evaluated tasks; None for all tasks of the split."""
     trials: Annotated[int, Field(ge=1)]
     """Trials per task; the table reaches pass^trials."""
     recorded: Annotated[int, Field(ge=1)]
-    """Rollouts of the base on traffic to diagnose; they count in the targeted budget."""
+    """Rollouts of the base on traffic to diagnose; part of the targeted policy's budget."""
     written: Annotated[int, Field(ge=1)]
     rollouts: Annotated[int, Field(ge=1)]
-    """Budget of either policy, all of its rollouts together."""
+    """Total number of rollouts for each of the two trained policies."""
     groups: Annotated[int, Field(ge=1)] = 8
     """Tasks per update."""
     size: Annotated[int, Field(ge=2)] = 8
@@ -54,7 +54,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
 
 
 class Reproduction(Served):
-    """One run of the table."""
+    """The plan of one run of the table."""
 
     counts: Counts
     traffic: Mapping[str, float]

@@ -42,7 +42,7 @@ def build_plan(options: argparse.Namespace) -> Reproduction:
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
-    """Return all stages; `tasks` is the number of evaluated ones."""
+    """Return all stages of the table; `tasks` is the number of evaluated tasks."""
     counts = plan.counts
     own = partial(build_own, _NAME, folder)
     trained: tuple[Policy, ...] = ("general", "targeted")
@@ -90,7 +90,7 @@ def _evaluate(plan: Reproduction, folder: Folder, policy: Policy, tasks: int) ->
 
 
 def _record(plan: Reproduction, folder: Folder) -> Document:
-    # The learner's packages take seconds to import, and a plan needs none of them.
+    # Import here: the learner's packages take seconds, and `--plan` needs none of them.
     from ops.reproduce.sentinel.training import record_traffic
 
     return {"rollouts": record_traffic(plan, folder.training)}

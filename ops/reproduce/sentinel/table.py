@@ -69,12 +69,12 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 
 
 def _count_judged(evaluation: Mapping[str, Any]) -> int:
-    """Return the number of tasks in pass^k: those that need no judge."""
+    """Return the number of tasks that count in pass^k; tasks that need a judge do not."""
     return sum(int(kind["tasks"]) for kind in evaluation["per_capability"].values())
 
 
 def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> list[float]:
-    """Return the chance that k trials of a task, drawn without replacement, all passed."""
+    """Return per task the chance that k of its trials, drawn without replacement, all passed."""
     return [comb(sum(verdicts[task]), k) / comb(len(verdicts[task]), k) for task in tasks]
 
 

@@ -40,13 +40,13 @@ from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 from producers.simulation import Provenance
 
 _FIRST_RECORDED: Final = 1_000_000
-"""Task seed of the first recorded rollout; evaluations of generated tasks begin at 0."""
+"""Task seed of the first recorded rollout; seeds of evaluated generated tasks begin at 0."""
 _FIRST_GENERAL: Final = 2_000_000
 _RETRIES: Final = 5
 
 
 class NoJob(KintsugiError):
-    """The recorded rollouts gave nothing to train on."""
+    """The recorded rollouts gave no tasks to train on."""
 
 
 class TrafficSpec(Spec):
@@ -65,7 +65,7 @@ class Jobs:
     general: JobSpec
     targeted: JobSpec
     excluded: int
-    """Tasks with the calls of an evaluated one."""
+    """Number of tasks left out because an evaluated task has the same calls."""
     rejected: int
 
 
@@ -97,7 +97,8 @@ def draw_traffic(
 
 
 def record_traffic(plan: Reproduction, home: Path) -> int:
-    """Play the recorded tasks with the base, after a kill from the log's end; return the count."""
+    """Play the recorded tasks with the base, after a kill only the missing ones; return their
+    number."""
     environment = open_plan_environment(plan)
     spec = TrafficSpec(
         environment=plan.env,
@@ -141,7 +142,7 @@ async def _play(app: App, environment: Environment, spec: Spec, run: Run, most: 
 
 
 def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
-    """Write tasks for diagnosed failures as a first cycle does, and both jobs. Raise NoJob."""
+    """Write tasks for diagnosed failures as a first cycle does. Return both jobs. Raise NoJob."""
     environment = open_plan_environment(plan)
     with App(build_own_settings(plan, home)) as app:
         row = _describe_cycle(app, plan)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 _MODULES: Final = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
 _KERNELS: Final = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
-"""The other kernels call these."""
+"""Kernels to replace; vLLM's other kernels call these."""
 
 Kernel = Callable[..., None]
 """(inputs, weights, output, slots, ...): tokens by width, slots by adapter, tokens by width, slot
@@ -26,14 +26,14 @@ per token. Writes into the output."""
 
 
 def spare_bases(kernel: Kernel) -> Kernel:
-    """Wrap a kernel so that tokens without a slot keep the output."""
+    """Wrap a kernel so that tokens without a slot (-1) keep their output."""
 
     def run_kernel(
         inputs: Any, weights: Any, output: Any, slots: Any, *rest: Any, **named: Any
     ) -> None:
         before = output.clone()
         kernel(inputs, weights, output, slots, *rest, **named)
-        # Not multiplied by zero: NaN in the last slot would stay NaN.
+        # Do not multiply by zero: NaN in the last slot would stay NaN.
         output.copy_(before.where(slots.unsqueeze(1) < 0, output))
 
     return run_kernel
