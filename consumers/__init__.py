@@ -1,1 +1,1 @@
-"""Folds the log: log -> SQL tables, and typed reads of them (projection)."""
+"""Fold the log into SQL tables, and read the tables as typed values (projection)."""

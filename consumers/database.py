@@ -37,7 +37,7 @@ BUSY_SECONDS: Final = 5
 """Seconds that SQLite waits for another process's write lock."""
 
 _POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_timeout=10s"
-"""A runner that is paused in the middle of a transaction loses it, so another can take over."""
+"""Time limits, so that a runner paused in a transaction loses it and another can take over."""
 
 _FOLDED: Final = "positions"
 """A table that every folded database has."""

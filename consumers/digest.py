@@ -62,7 +62,7 @@ class Difference:
 
 
 def digest(connection: Connection) -> str:
-    """Return the hash in hex; read every row once and hold one page of them."""
+    """Return the hash in hex. It reads every row once and holds only a page of rows in memory."""
     running = hashlib.sha256()
     for model in PROJECTED:
         running.update(model.table().name.encode())

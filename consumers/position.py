@@ -32,7 +32,7 @@ SOURCES: Final = Source.table()
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """How far one source has been folded in one partition."""
+    """How far the events of one source are folded in one partition."""
 
     sequence: int = -1
     """The last sequence folded."""
@@ -57,14 +57,14 @@ class FoldPosition:
 
 
 class Unread:
-    """Decides which records of one partition are the next ones of their source."""
+    """Decides which records of a partition to fold: those with their source's next sequence."""
 
     def __init__(self, reached: Mapping[str, SourcePosition]) -> None:
         self._reached = dict(reached)
         self._last: dict[str, Record] = {}
         """Source -> its last accepted record. The digest is computed only when needed."""
         self._before: tuple[SourcePosition, Record | None] = SourcePosition(), None
-        """Position of the last accepted record's source before it was accepted."""
+        """Source's position and last record before the last acceptance, for `refuse`."""
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0

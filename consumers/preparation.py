@@ -48,7 +48,7 @@ class Preparation:
     folding: FoldInput | None = None
     """The decoded event, for an event of `learning`; else None."""
     rows: tuple[tuple[type[ProjectionTable], Row], ...] = ()
-    """The rows of an event of `rollouts`; empty for any other."""
+    """The rows of an event of `rollouts`; empty for an event of another stream."""
     characters: int = 0
     """Number of characters in all texts of the rows."""
     error: Exception | None = None

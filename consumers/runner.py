@@ -161,8 +161,8 @@ class Runner:
 
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's present end, or up to the offsets of `until`. Raise AheadOfLog if
-        the log is shorter than the position, LogDiverged if it is another one, PositionGap if a
-        round waits for rollouts that the log does not hold."""
+        the log ends before the position, LogDiverged if it is another log, PositionGap if a round
+        waits for rollouts that the log does not hold."""
         self._check_version()
         self._sure.clear()
         self._see_same_log()
@@ -307,8 +307,8 @@ class Runner:
         self._sure.pop(at, None)
 
     def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Preparation]:
-        """Prepare records before the transaction; stop early if their texts are too long.
-        Repetitions and records that come too early are not decoded."""
+        """Prepare records before the transaction. Stop early when their texts become too long.
+        Records that are repeated or come too early are not decoded."""
         if at not in self._sources:
             with database.read_transaction(self.engine) as connection:
                 self._sources[at] = read_source_positions(connection, *at)

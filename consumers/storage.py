@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 KEY_BYTES: Final = 2_600
 """Most bytes of UTF-8 for the texts of one index row. PostgreSQL's B-tree holds rows of at most
-2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
+2,704 bytes; header, lengths, alignment and numbers take up to 100 of them."""
 
 TEXT_CHARACTERS: Final = 4_000_000
 """Most characters of a text. The longest text of folds is evidence (diagnosis/labels.py), a third

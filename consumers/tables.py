@@ -192,7 +192,7 @@ class Rollout(EventTable, table=True):
     kind: str | None = _string()
     """`ENV/GENERATOR` of a generated task. anchors.py reads this column, `tools` and `words`."""
     tools: str = _string()
-    """JSON list: tools of its gold actions and of the agent's calls."""
+    """JSON list: tools in the task's gold actions and in the agent's calls."""
     words: str | None = _string()
     """Signature of the first request's words; null if `kind` is set or it is sealed."""
     round: int | None = _integer()
@@ -205,7 +205,7 @@ class Rollout(EventTable, table=True):
 
 
 class Call(ProjectionTable, table=True):
-    """One request to the model: filled by its start, by its end, and by its rollout."""
+    """One request to the model. Events fill the row: the call's start, its end, and its rollout."""
 
     __tablename__ = "calls"
     __table_args__ = (
@@ -259,7 +259,7 @@ class Call(ProjectionTable, table=True):
     status: int | None = _integer()
     ended: str | None = _string()
     rollout: str | None = _string()
-    """Rollout that names the call; null until its session has ended and become one."""
+    """Id of the rollout that names the call; null until the session has become a rollout."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     started_sequence: int | None = _pointer()
@@ -344,7 +344,7 @@ class Task(ProjectionTable, table=True):
     cycle: str | None = _string()
     mode: str | None = _string()
     verified: str | None = _string()
-    """JSON list of {check, note}: the checks that it passed."""
+    """JSON list of {check, note}: the checks that the task passed."""
     text_by: str | None = _string()
     plans: str | None = _string()
     """Id of its set of plans; null without a plan, as are the next two columns."""
@@ -364,7 +364,8 @@ class TaskBody(EventTable, table=True):
     task: str = _key()
     environment: str = _string()
     body: str = _string()
-    """JSON: the definition without its id; for a sealed task, a replacement without content."""
+    """JSON: the definition without its id; if sealed, environment, key id, ciphertext and
+    origin."""
     keyid: str | None = _string()
     """Id of the key that seals the body; null if it has no person's data."""
     operator: str | None = _string()
@@ -444,23 +445,23 @@ class Skill(EventTable, table=True):
     skill: str = _key()
     description: str = _string()
     patterns: str = _string()
-    """JSON list: the failure patterns that it unites."""
+    """JSON list: the failure patterns that the skill unites."""
     state: str = _string()
     delta: float = 0.0
     delta_deviation: float = 0.0
     coverage: float = 0.0
     coverage_deviation: float = 0.0
     selected: int = _integer()
-    """Labellings that choose it."""
+    """Number of labellings that choose the skill."""
     labellings: int = _integer()
     failures: int = _integer()
-    """Failures to which it applies."""
+    """Number of failures to which the skill applies."""
     successes: int = _integer()
     within: str | None = _string()
-    """Selected skill that most of its failures lack; null for none."""
+    """Selected skill that most failures lacking this one lack too; null for none."""
     examples: str = _string()
     labeller: str | None = _string()
-    """Model that named it and labelled; null for rules."""
+    """Model that named the skill and labelled rollouts; null for rules."""
     round: int = _integer()
     """Last round of the history that the comparison read."""
     time: str | None = _pointer(STRING)
@@ -550,7 +551,7 @@ class RuleVersion(ProjectionTable, table=True):
     rules: int = _integer()
     """The newest version that a round has seen, in rollouts of any purpose."""
     counted: int | None = _integer()
-    """The version of the verdicts that the patterns count; null if they count none."""
+    """The version whose verdicts the patterns count; null if they count none."""
     before: int | None = _integer()
     """The version that they counted before the last change; null without one, as is `changed`."""
     changed: int | None = _integer()
@@ -628,7 +629,7 @@ class Cycle(EventTable, table=True):
     panel: str | None = _string()
     """Panel composed of its jobs' adapters; null without one."""
     outcome: str | None = _string()
-    """Null while it is open."""
+    """Null while the cycle is open."""
     ended_because: str | None = _string()
     event: str = _pointer(STRING)
     started: str | None = _pointer(STRING)
@@ -686,7 +687,7 @@ class PlanSet(EventTable, table=True):
     round: int = _integer()
     """Rounds of revisions so far."""
     stopped: str = _string()
-    """Why no further round follows; empty if one may."""
+    """Why no further round of revisions follows; empty if one may follow."""
     time: str | None = _pointer(STRING)
 
 
@@ -726,7 +727,7 @@ class PlanChange(EventTable, table=True):
     revision: int = _integer()
     """Revision of the plan that was changed."""
     definition: str = _string()
-    """JSON: the plan as it was tried."""
+    """JSON: the changed plan that was tried."""
     reason: str = _string()
     failures: str = _string()
     """JSON list: ids of the events that report the failures."""
@@ -788,7 +789,7 @@ class Job(EventTable, table=True):
     spec: str = _string()
     """JSON: events/jobs.py."""
     minutes: float = 0.0
-    """Time limit, after which it is stopped."""
+    """Time limit in minutes, after which the job is stopped."""
     outcome: str | None = _string()
     """Null while the job is open, as are the next seven columns."""
     reason: str | None = _string()
@@ -816,7 +817,7 @@ class JobRound(EventTable, table=True):
     cycle: str = _string()
     directive: str = _string()
     tasks: str = _string()
-    """JSON list: the tasks that it wrote and that passed every check."""
+    """JSON list: the tasks that were written for the round and passed every check."""
     rejected: int = _integer()
     rollouts: int | None = _integer()
     """Number of rollouts that it read; null until the round is closed, as are the next three."""
@@ -852,9 +853,9 @@ class Adapter(EventTable, table=True):
     """JSON: the last result of its gate as a user; null for an agent, or before that gate."""
     state: str = _string()
     reason: str = _string()
-    """Why it is in this state, in words; may be empty."""
+    """Why the adapter is in this state; may be empty."""
     replicas: str = _string()
-    """JSON list of the URLs where it was proven since it was last unloaded."""
+    """JSON list: URLs of replicas on which it was proven since it was last unloaded."""
     distance: float | None = None
     from_base: float | None = None
     incumbent: str | None = _string()
@@ -863,7 +864,7 @@ class Adapter(EventTable, table=True):
     """JSON: the report of the gate's last decision."""
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
-    """Id of the event that brought it into this state."""
+    """Id of the event that moved the adapter into this state."""
 
 
 class Route(EventTable, table=True):
@@ -882,7 +883,7 @@ class Route(EventTable, table=True):
     incumbent: str | None = _string()
     """The policy that last answered alone, with which a canary is compared; null for the base."""
     previous: str = _string()
-    """JSON list: the policies that answered alone before it, newest first; null for the base."""
+    """JSON list: policies that answered alone before the incumbent, newest first (null: base)."""
     why: str = _string()
     reason: str = _string()
     since: str | None = _pointer(STRING)

@@ -59,8 +59,8 @@ USER_ID: Final = "user_id_failure"
 INFORMATION: Final = "information_error"
 
 KAPPA: Final = 0.6
-"""Failure threshold of the shaped reward: docs/patterns.md, our own choice. A success without
-authentication earns at most 0.5, a clean one at least 0.7."""
+"""A success with a lower shaped reward counts as a failure (docs/patterns.md; our own choice). A
+success without authentication earns at most 0.5, a success without faults at least 0.7."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class Facts:
 
     @property
     def waits_for_user(self) -> bool:
-        """Return whether the agent made exactly its gold writes, and the user left one out."""
+        """Return whether the agent made exactly its gold writes, but the user left one out."""
         matched = self.wrong_writes
         return bool(self.user_omissions) and matched is not None and matched.exact
 

@@ -35,7 +35,7 @@ ARGUMENTS: Final = 100
 
 
 class Relation(Enum):
-    """Relation of an executed write to its gold write, the closest first."""
+    """Relation of an executed write to a gold write, from the closest to the loosest."""
 
     EXACT = auto()
     ARGUMENTS = auto()
@@ -152,7 +152,7 @@ _Actual = _Keyed[AgentWrite]
 
 
 def match(gold: Sequence[GoldWrite], executed: Sequence[AgentWrite]) -> WriteMatch:
-    """Pair gold writes with successful executed ones."""
+    """Pair gold writes with successful executed writes."""
     missing = [_Gold(write) for write in gold[:WRITES]]
     surplus = [_Actual(write) for write in executed[:WRITES]]
     pairs: list[Pair] = []

@@ -44,14 +44,14 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PatternState:
-    """A pattern after its last closed round."""
+    """The state of a pattern after a closed round."""
 
     recurrence: float
     """e: exponential mean of the pattern's share of all failures; the last round counts half."""
     streak: int
-    """Rounds in a row with failures, up to this one."""
+    """Number of rounds in a row with failures, up to this round."""
     absent: int
-    """Rounds in a row without failures, up to this one."""
+    """Number of rounds in a row without failures, up to this round."""
     pass_rate: float
     """ρ: smoothed pass rate of the rollouts similar to its failures (RoundEvidence.pass_rate)."""
     attempts: int

@@ -107,7 +107,7 @@ def override_pattern(
 
 
 def _read_round_status(connection: Connection, row: Row) -> str:
-    """Return the status of a pattern at the end of its row's round."""
+    """Return the status that a pattern had at the end of the round in `row`."""
     history = PatternRound.table().c
     query = select(history.status).where(
         *(history[name] == row[name] for name in ("alias", "base", "pattern", "round"))
@@ -179,7 +179,7 @@ def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures
 
 
 def _stage_patterns(batch: Batch, rows: Mapping[str, Row]) -> list[Row]:
-    """Stage and return all patterns of a pair with their overridden priorities."""
+    """Stage and return all patterns of a pair, with priorities after the operator's overrides."""
     priorities = apply_overrides(
         {name: _parse_state(row).priority for name, row in rows.items()},
         {name: row["operator"] for name, row in rows.items() if row["operator"] is not None},

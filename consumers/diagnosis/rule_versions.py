@@ -31,7 +31,7 @@ from consumers.tables import Pattern, Rollout, RuleVersion, Task, TaskPattern
 from events.rollouts import RolloutEnded
 
 _NAME_CHARACTERS: Final = 63
-"""Longest name of an environment (envs/registry.py), since a key holds it."""
+"""Most characters in an environment's name (envs/registry.py); a table's key contains it."""
 _DIGITS: Final = 9
 
 

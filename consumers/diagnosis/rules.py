@@ -172,7 +172,7 @@ def _find_early_transfer(facts: Facts) -> list[Finding]:
 
 
 def find_user_omissions(facts: Facts) -> list[Finding]:
-    """Return the gold steps that the user left out, if the agent made exactly its own."""
+    """Return the gold steps that the user left out, if the agent made exactly its gold writes."""
     if not facts.waits_for_user:
         return []
     return [

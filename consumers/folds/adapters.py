@@ -163,7 +163,7 @@ def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) 
 
 
 def candidate(row: Row) -> Candidate:
-    """Return the facts about an adapter that a route checks, from its row."""
+    """Return the facts in an adapter's row that decide whether a route may name it."""
     return Candidate(
         alias=row["alias"],
         base=row["base"],

@@ -40,7 +40,7 @@ from events.learning import JobRound as JobRoundName
 from events.streams import LEARNING
 
 LEADER: Final = "leader"
-"""Key of the one row of leaders."""
+"""Primary key of the only row in the table `leaders`."""
 
 PROPOSED: Final = "proposed"
 """Origin of a task that was written for a pattern."""
@@ -260,7 +260,7 @@ def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
 
 
 def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
-    """Return whether a cycle is open, this one is known, or its number is not the next."""
+    """Return whether the agent has an open cycle, this cycle is known, or its number is wrong."""
     cycles = Cycle.table().c
     is_open = (cycles.alias == data.alias) & cycles.outcome.is_(None)
     if _exists(batch, Cycle, is_open | (cycles.cycle == data.cycle)):

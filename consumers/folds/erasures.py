@@ -44,7 +44,7 @@ class SealedTask:
     task: str
     keyid: str
     is_live: bool
-    """Whether new jobs may draw it."""
+    """Whether new jobs may draw the task."""
 
 
 def find_sealed_tasks(connection: Connection, keyids: Collection[str]) -> list[SealedTask]:

@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 def present(connection: Connection) -> list[Pair]:
-    """Return every agent with the base of its newest rollout (ties: largest id), by alias."""
+    """Return (alias, base) of every agent: the base of its newest rollout (ties: largest id)."""
     return [
         Pair(alias, max(of_one, key=lambda kind: _rank(connection, kind)).base)
         for alias, of_one in groupby(live_kinds(connection), lambda kind: kind.alias)

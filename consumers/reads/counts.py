@@ -24,7 +24,7 @@ OPEN: Final = "open"
 """Outcome of an open cycle or job."""
 
 USER_ERROR: Final = "user_error"
-"""Termination of an episode whose user, a model, erred (envs/episode.py)."""
+"""Termination of an episode in which the model that plays the user erred (envs/episode.py)."""
 
 _DECISIONS: Final = {State.GATED: "PROMOTE", State.REJECTED: "REJECT", State.EVALUATED: "EXTEND"}
 """State that an adapter has after a decision of the gate -> that decision."""
@@ -91,7 +91,7 @@ def state_entry_counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return alias -> tasks that its cycles wrote: (accepted, rejected)."""
+    """Return alias -> (accepted, rejected): numbers of tasks that the alias' cycles wrote."""
     table = Cycle.table().c
     sums = func.sum(table.accepted).label("accepted"), func.sum(table.rejected).label("rejected")
     query = select(table.alias, *sums).group_by(table.alias)

@@ -26,7 +26,7 @@ class TrafficCount:
     """Number of judged rollouts in a round's traffic with one kind, pattern and verdict."""
 
     kind: str | None
-    """None if the rollout has no task, or its task no kind."""
+    """Kind of the task; None if the rollout has no task or the task has no kind."""
     pattern: str | None
     """`category|pivot` of a failure; None if it passed or no rule labelled it."""
     success: bool
@@ -67,7 +67,7 @@ class JobRollout:
 
 @dataclass(frozen=True, slots=True)
 class TaskPair:
-    """A task that a candidate and its incumbent both played."""
+    """The pass rates of a candidate and the incumbent on a task that both played."""
 
     task: str
     kind: str | None

@@ -16,16 +16,16 @@ from events.jobs import CHOOSER
 from events.lifecycle import State
 
 CYCLE_CANCEL = "cycle cancel"
-"""Action by which a person cancels a cycle; it names the `cycle`."""
+"""Name of the action by which a person cancels a cycle; its argument is `cycle`."""
 
 
 JOBS_CANCEL = "jobs cancel"
-"""Action by which a person cancels a job; it names the `job`."""
+"""Name of the action by which a person cancels a job; its argument is `job`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """A job of a cycle with branches, and its adapter."""
+    """A job of a cycle with branches, the job's adapter, and the adapter's past states."""
 
     job: JobRow
     adapter: AdapterRow | None
@@ -53,7 +53,8 @@ class CycleState:
     chooser: BranchState | None = None
     """The job that teaches the version's chooser; None until it is requested."""
     trains_chooser: bool = False
-    """Whether the chooser is an adapter of its own: a setting, not read by `read_cycle_state`."""
+    """Whether the chooser is an adapter of its own: a setting, which `read_cycle_state` leaves
+    out."""
 
     @property
     def all_branches(self) -> tuple[BranchState, ...]:

@@ -19,7 +19,7 @@ from consumers.tables import Call, Rollout, Task
 from events.messages import Action
 
 _DIALOGUE_PURPOSES: Final = ("evaluate", "probe")
-"""Purposes of simulated rollouts whose messages are recorded."""
+"""Purposes of rollouts with simulated users whose messages are in the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ def describe_evidence(measured: dict[str, Any]) -> str:
 
 
 def describe_target(target: dict[str, Any]) -> str:
-    """Describe the gate's result on a target, and the gain that it could have detected."""
+    """Describe the gate's result on a target, and the smallest gain that it could have detected."""
     verdict = {"PASS": "lifted", "FAIL": "not lifted"}.get(target["verdict"], "open")
     text = f"{target['name']} {verdict}, {100 * target['gain']:+.1f} points"
     if target["detectable"] is None:

@@ -84,7 +84,7 @@ class CycleRow:
     rejected: int
     job: str | None
     version: str | None = field(default=None, kw_only=True)
-    """Version with members that its branches became; None without one."""
+    """Name of the version composed of its branches' adapters; None without one."""
     outcome: CycleOutcome | None
     ended_because: str | None
     event: str
@@ -202,7 +202,7 @@ _COLUMNS: Final = {"version": VERSION, "branch": BRANCH}
 
 
 def list_fields(row: CycleRow | JobRow) -> dict[str, Any]:
-    """Return the fields of a row under the names of their columns, as commands show them."""
+    """Return column name -> value of a row, as commands show it."""
     return {_COLUMNS.get(name, name): getattr(row, name) for name in row.__dataclass_fields__}
 
 
@@ -243,7 +243,7 @@ def open_cycles(connection: Connection) -> list[CycleRow]:
 
 
 def read_cycle_offsets(connection: Connection) -> dict[str, int]:
-    """Return cycle -> the offset of `learning` at which it began."""
+    """Return cycle -> offset of the event in `learning` by which it began."""
     table = Cycle.table().c
     return {row.cycle: row.offset for row in connection.execute(select(table.cycle, table.offset))}
 
@@ -401,8 +401,8 @@ def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
 def list_task_lines(
     connection: Connection, alias: str | None = None, beginning: str = ""
 ) -> list[TaskLine]:
-    """Return tasks whose ids start with `beginning`, of one agent or all: the buffer in log order,
-    then retired or rejected tasks outside of it."""
+    """Return tasks whose ids start with `beginning`, of one agent or all. The buffer's tasks come
+    first in log order, then retired or rejected others."""
     tasks, states = Task.table().c, TaskState.table().c
     of_both = (tasks.alias == states.alias) & (tasks.task == states.task)
     query = (

@@ -97,7 +97,7 @@ class PatternLine:
     """Its priority after each of the last rounds, oldest first."""
     operator: Override | None = None
     reason: str | None = None
-    """Why a person pinned or muted it."""
+    """Reason that a person gave for pinning or muting it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class DeadLetterLine:
     sequence: int
     """Source and sequence identify the event; a broker's offset may change."""
     dropped: str | None
-    """Reason that a person gave for dropping it; None if it was not dropped."""
+    """Reason that a person gave for dropping the letter; None if it was not dropped."""
     rollout: str | None = None
     """Id of the live rollout that is missing because of it, if any."""
 

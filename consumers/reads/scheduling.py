@@ -25,7 +25,7 @@ from events.position import Position, entries
 from events.streams import ROLLOUTS
 
 CYCLE_START: Final = "cycle start"
-"""Action by which a person asks for a cycle; it names the `alias`."""
+"""Name of the action by which a person asks for a cycle; its argument is `alias`."""
 
 
 @dataclass(frozen=True, slots=True)

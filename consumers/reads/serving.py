@@ -70,7 +70,7 @@ class RouteLine:
     adapter: str | None
     """None for the base."""
     share: float
-    """Share of all sessions; 0 for a shadow, whose answers no client gets."""
+    """Share of all sessions; 0 for a shadow, because clients never get its answers."""
     since: str | None
     cause: str
     base: str
@@ -232,7 +232,7 @@ _COLUMNS: Final = {"composition": VERSION, "role_gate": ROLE_GATE}
 
 
 def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
-    """Return the fields of a row under the names of their columns, as commands show them."""
+    """Return column name -> value of a row, as commands show it."""
     return {_COLUMNS.get(name, name): getattr(row, name) for name in row.__dataclass_fields__}
 
 

@@ -42,7 +42,7 @@ class SpoolState:
     seen: float
     age_seconds: float
     unfolded: int
-    """Number of its events that are not in the tables."""
+    """Number of the spool's events that are not in the tables."""
 
 
 def report(connection: Connection, status: Report) -> None:

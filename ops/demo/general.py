@@ -55,8 +55,8 @@ def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
 def train(
     place: Place, job: JobRow, rollouts: int, on_progress: Callable[[list[Point]], None]
 ) -> Adapter:
-    """Run a job like `job` with `rollouts` and return its adapter; `on_progress` takes the curve.
-    Raise TrainingError."""
+    """Run a job like `job`, but with `rollouts` rollouts, and return its adapter. `on_progress`
+    gets the training curve. Raise TrainingError."""
     folder, spec = folder_of(place), spec_of(job, place.mix, rollouts)
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ SIZES: Final[Mapping[str, Size]] = {
         most_tasks=4, held_out=2, min_failures=1,
     ),
 }  # fmt: skip
-"""`small` and `least` only show that everything runs: they learn too little for their gate."""
+"""Name -> size. `small` and `least` only show that everything runs: they learn too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Place:
 
     @property
     def mix(self) -> Mapping[str, float]:
-        """Return kind of task -> share of the customers; `MIX` in a home without its own."""
+        """Return kind of task -> share of the customers; `MIX` if the home has no file for it."""
         file = self.home / _MIXTURE
         return read_mixture(file) if file.exists() else MIX
 

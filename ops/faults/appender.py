@@ -93,7 +93,7 @@ def read_ack_ids(files: Iterable[Path]) -> set[str]:
 
 
 def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
-    """Read the whole log and compare it with the acknowledgements."""
+    """Read the whole log and compare it with the ids of acknowledged events."""
     ids: Counter[str] = Counter()
     batches: Counter[bytes] = Counter()
     for record in chain.from_iterable(read_stream(log, stream) for stream in STREAMS):

@@ -132,7 +132,7 @@ class Habit:
     """Fields of the recorded message."""
     tokens: int
     usage_beside: Json | None = None
-    """Choice of the chunk with the usage, if it has one."""
+    """Choice in the chunk with the usage; None for a chunk without choices."""
     trainable: bool = True
 
     def chunks(self) -> list[Json]:
@@ -390,7 +390,7 @@ def _draw_lies(count: int, chance: random.Random) -> list[str]:
 
 
 class Asker:
-    """A client that checks its answers."""
+    """A client that asks for lies and checks the gateway's answers."""
 
     def __init__(self, client: httpx2.Client, url: str) -> None:
         self._client = client

@@ -60,7 +60,7 @@ class Poison:
 
     entry: Entry
     letter: bool
-    """Whether it must become a dead letter."""
+    """Whether the record must become a dead letter."""
     source: str | None = None
     """Source of the record if it is not the log, with the record's sequence there."""
     sequence: int = 0

@@ -18,7 +18,7 @@ from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
 LIFE_SECONDS: Final = 1.0
-"""A gateway lives for a random time up to this after it answers."""
+"""Most seconds that a gateway lives after it answers; the time is random."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def truncate_weights(folder: Path, chance: random.Random) -> None:
 
 
 def delete_files(folder: Path, chance: random.Random) -> None:
-    """Delete one of the files or all."""
+    """Delete the adapter's weights, its configuration, or the whole folder."""
     gone = chance.choice((WEIGHTS, CONFIG, None))
     shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
 

@@ -228,7 +228,7 @@ class Scene:
         return {card["id"] for card in cards if card.get("parent")}
 
     def answerer(self) -> str:
-        """Return the adapter that answers a call now, or `nobody`."""
+        """Make a call; return the adapter that answered it, or `nobody` if it failed."""
         body = {"model": ALIAS, "prompt": "Hello", "max_tokens": 1}
         answer = httpx2.post(f"{self.gateway.url}/completions", json=body, timeout=60)
         return answer.headers.get("x-kintsugi-adapter", "nobody") if answer.is_success else "nobody"

@@ -45,11 +45,11 @@ class Style:
     null_usage: bool = False
     """Whether the other chunks of a stream with usage have `usage: null`."""
     null_ids: bool = False
-    """Whether token ids that were not requested are null; else they are absent."""
+    """Whether token ids are null if they were not requested; otherwise they are absent."""
     null_words: bool = False
     """Whether a delta has all fields of a message, unused ones as null."""
     fingerprint: str | None = None
-    """Fingerprint on the last chunk of a choice, or beside requested usage."""
+    """Fingerprint in the last chunk of a choice, or in the chunk with requested usage."""
     comments: bool = False
     line_end: bytes = b"\n"
     extra: Json = field(default_factory=dict)
@@ -202,7 +202,7 @@ def prove(style: Style) -> Probes:
 
 
 def make_dialects() -> dict[str, Dialect]:
-    """Return each style's dialect as a gateway knows it after the proof."""
+    """Return style -> dialect, as a gateway knows it after its proof of the engine."""
     dialects = {}
     for style in STYLES:
         usage = prove(style).usage

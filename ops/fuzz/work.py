@@ -138,7 +138,7 @@ def measure(shape: Shape, at: Stage) -> Measurement:
 
 
 def send(shape: Shape, port: int, number: int) -> int:
-    """Send a shape in its own session; return the status of the answer."""
+    """Send a shape in a new session; return the status of the answer."""
     headers = {
         "x-kintsugi-session": f"s{number}",
         "idempotency-key": f"k{number}",

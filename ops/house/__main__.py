@@ -59,12 +59,12 @@ class Measures:
     """90th percentile over modules: number of product modules that its import loads."""
     circles: int
     hard_prose: int
-    """Docstrings with a hard opening, and their overlong sentences (prose.py)."""
+    """Number of hard openings and of overlong sentences in docstrings (prose.py)."""
     readme_lines: int
     lines: int
     ops_lines: int
     statements: int
-    """Statements without docstrings and other strings that stand alone."""
+    """Number of statements; docstrings and other standalone strings do not count."""
     skills_files: int
     """Files outside all methods' folders that name this method; so the next two (rooms.py)."""
     lessons_files: int

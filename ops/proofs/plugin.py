@@ -51,10 +51,10 @@ class ProofWatch:
         self._run = run
         self._named = {proof.test for claim in claims for proof in claim.proofs}
         self._conditions: dict[str, list[str]] = {}
-        """Test -> conditions under which all its items run."""
+        """Test -> conditions that all its items (parametrized cases) have."""
         self._passed: set[str] = set()
         self._failed: dict[str, str] = {}
-        """Test -> why one of its items proves nothing."""
+        """Test -> why an item (a parametrized case) of it proves nothing."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

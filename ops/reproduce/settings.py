@@ -85,7 +85,7 @@ class Served(StrictModel):
 
     @property
     def digest(self) -> str:
-        """Return the sha256 of everything but the addresses; adapters are named after it."""
+        """Return the sha256 of the plan without its addresses. Adapters have it in their names."""
         excluded = {*_HISTORY, *_ADDRESSES}
         return sha256(exact_json(self.model_dump(mode="json", exclude=excluded)))
 

@@ -98,7 +98,7 @@ class Stray(Worker):
 
 
 class Traffic:
-    """All clients beside the customers."""
+    """All clients of a soak, in addition to the customers."""
 
     def __init__(self, url: str, key: str, seed: int) -> None:
         self.ledger = Ledger()

@@ -21,7 +21,7 @@ from events.serving import PanelComposed
 
 
 def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch) -> None:
-    """Store the comparison, its candidates and the figures from their labels."""
+    """Store a comparison, and its candidate skills with figures computed from their labels."""
     batch.flush()
     whose = {"alias": data.alias, "base": data.base}
     last = _read_rows(batch, SkillComparison.table(), whose)

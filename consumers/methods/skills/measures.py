@@ -33,7 +33,7 @@ class SkillState(StrEnum):
     """State of a skill after a comparison."""
 
     SELECTED = "selected"
-    """Failures lack it and successes have it."""
+    """Enough failures lack the skill, and successes have it."""
     CONTAINED = "contained"
     """It would be selected, but most failures that lack it also lack a larger selected skill."""
     REJECTED = "rejected"

@@ -66,7 +66,7 @@ class MemberSessions:
     """The adapter, or the base under its name."""
     sessions: int
     judged: int = 0
-    """Sessions with a verdict of a grader or of a person who may judge."""
+    """Number of sessions with a verdict by a grader or by a person who may judge."""
     passed: int = 0
 
 

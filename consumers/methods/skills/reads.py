@@ -35,7 +35,7 @@ class ContrastRollout:
 
 @dataclass(frozen=True, slots=True)
 class SkillLine:
-    """A skill of an agent, from the last comparison that considered it."""
+    """A skill of an agent, with the figures of the last comparison that considered it."""
 
     alias: str
     base: str

@@ -33,7 +33,7 @@ from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlanRevision, PlansRevised, PlansWritten
 
 _FAULTS: Final = {"task": "task_faults", "user": "user_faults", "trajectory": "trajectory_faults"}
-"""Fault -> the column that counts it."""
+"""Fault of a rollout -> column of the table `plans` that counts it."""
 
 
 def fold_plans(folding: FoldInput, data: PlansWritten, batch: Batch) -> None:

@@ -47,7 +47,7 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """A plan at one of its revisions."""
+    """A plan at a revision, with the counts of its tasks."""
 
     plan: Plan
     revision: int
@@ -79,10 +79,10 @@ class PlanSetLine:
     rounds: int
     """Rounds of revisions so far."""
     stopped: str
-    """Why no further round follows; empty if one may."""
+    """Why no further round of revisions follows; empty if one may follow."""
     time: str | None
     offset: int
-    """Offset of its `PlansWritten` on `learning`."""
+    """Offset of its `PlansWritten` event in the stream `learning`."""
 
     @property
     def state(self) -> str:

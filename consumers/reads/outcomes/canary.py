@@ -1,9 +1,9 @@
 """Outcomes of the sessions of a canary and of its incumbent, for the live guard. The sessions are
 of the agent's own traffic, began after the canary, and had one policy from the first call to the
-last, assigned by the route's shares (`drawn`, then `kept`). Sessions whose policy a client named,
-or that replaced an absent one, are a biased sample and left out. So is a session in which the base
-stood in for a panel's member that no engine had, and a session that was drawn twice by different
-shares. If the router was in doubt, the panel itself answered, and the session counts.
+last, assigned by the route's shares (`drawn`, then `kept`). A session whose policy a client named,
+or whose policy replaced an absent one, is a biased sample and left out. So is a session in which
+the base stood in for a panel's member that no engine had, and a session that was drawn twice by
+different shares. If the router was in doubt, the panel itself answered, and the session counts.
 
 Only the first verdict of a session counts: a grader's, or feedback whose sender may judge. For each
 kind of task, only verdicts under the newest rules count (`follows_rules`). Sessions are ordered by
@@ -28,7 +28,7 @@ EVERY: Final = "all"
 """Name of the slice of sessions whose kind of task is unknown."""
 
 MOST_AMONG: Final = 5_000
-"""Most sessions that one read may name: databases limit the values of a statement."""
+"""Most sessions in `among`, because databases limit the values in a statement."""
 
 _BY_SHARES: Final = ("drawn", "kept")
 """Values of `routed` for calls whose policy the route's shares decided."""
@@ -40,7 +40,7 @@ class SessionVerdict:
 
     session: str
     adapter: str | None
-    """Adapter that answered all of its calls; None for the base."""
+    """Adapter that answered all calls of the session; None for the base."""
     slice: str
     """Capability of the session's task; `EVERY` if unknown."""
     success: bool

@@ -167,7 +167,7 @@ def read_call_values(home: Home, number: int) -> list[bytes]:
 
 
 def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
-    """Return the figures of one load over all rounds."""
+    """Return the report's figures of one kind of load over all rounds."""
 
     def ratio(side: str, other: str) -> float:
         return round(statistics.median(run[side].rate / run[other].rate for run in rounds), 2)

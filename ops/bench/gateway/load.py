@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """All calls to one side."""
+    """The load on one side: its connections and the samples of its calls."""
 
     def __init__(self, target: Target, stream: bool | None) -> None:
         self._target = target
@@ -212,7 +212,7 @@ class Load:
         return await self._await_samples(list(sources))
 
     async def run_at_rate(self, rate: float, seconds: float, seed: int) -> list[Sample]:
-        """Make calls at random moments, `rate` per second, whether or not others are done."""
+        """Make `rate` calls per second at random moments, without waiting for earlier calls."""
         idle = await self._connect(max(8, int(rate)))
         everyone = list(idle)
         source = requests(self._stream)

@@ -78,7 +78,7 @@ def whole(ids: bool, logprobs: bool, prompt_bytes: int) -> bytes:
 
 @cache
 def chunks(ids: bool, logprobs: bool, prompt_bytes: int) -> tuple[bytes, ...]:
-    """Return the writes of a streamed answer, one per token."""
+    """Return the pieces of a streamed answer, one for each token."""
     opening = {"prompt_token_ids": _prompt_ids(ids, prompt_bytes)} if ids else {}
     first = _chunk({"role": "assistant", "content": ""}, None, None, None, opening)
     tokens = [

@@ -31,7 +31,7 @@ def decline(places: Columns) -> Columns:
 
 
 def drop(places: Columns) -> Columns:
-    """Return the drift of traffic that gets harder in one step."""
+    """Return the drift of traffic that becomes harder in a single step."""
     return np.where(places < 0.3, 0.0, -0.35)
 
 

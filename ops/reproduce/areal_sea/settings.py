@@ -30,14 +30,14 @@ PUBLISHED: Final[Mapping[tuple[str, Arm], float]] = {
     ("telecom", "rl_base_user"): 0.756,
     ("telecom", "rl_tuned_user"): 0.956,
 }
-"""pass^1 in the paper with its 30B model (arXiv 2601.22607), by domain and arm."""
+"""(domain, arm) -> pass^1 in the paper (arXiv 2601.22607) with its 30B model."""
 ABLATIONS: Final = (
     "The paper of its data, airline, pass^1 after supervised training (0.560 whole): 4 prompts in "
     "place of 64 cost 13.5 points, no evolution of prompts 12, no validation 6. Of its batches: "
     "8x32 0.640, 16x16 0.660, 8x64 0.705, 8x64 without the filter 0.650."
 )
-"""The paper's ablations. docs/learning.md and docs/synthesis.md have those of the reference
-policy."""
+"""The paper's ablations. Those with the reference policy are in docs/learning.md and
+synthesis.md."""
 
 
 class Counts(StrictModel):

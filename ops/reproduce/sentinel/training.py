@@ -191,8 +191,8 @@ def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[s
 def exclude_evaluated(
     environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
 ) -> tuple[tuple[TaskPool, ...], int]:
-    """Return the pools without tasks that have the calls of an evaluated one, and the number
-    excluded; empty pools are dropped. Raise NoJob if only replay pools are left."""
+    """Return the pools without tasks that have the same calls as an evaluated task, and the number
+    of removed tasks. Empty pools are dropped. Raise NoJob if only replay pools are left."""
     kept = [tuple(_keep(environment, pool.tasks, evaluated)) for pool in pools]
     excluded = sum(len(pool.tasks) for pool in pools) - sum(map(len, kept))
     left = tuple(
