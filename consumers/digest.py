@@ -1,10 +1,9 @@
-"""One hash over all folded tables, and the first difference between two foldings.
-
-The hash covers every projection table in canonical order, without positions, broker offsets,
-(source, sequence), minted event ids, and times of importing or deciding. It is the same for SQLite
-and PostgreSQL, for a live fold and a rebuild, for Kafka and the embedded log, and for the same
-files imported in the same order into two empty homes. A comparison is stricter: it covers every
-column except the broker's offset.
+"""Compute one hash over all folded tables, and find the first difference between two foldings. The
+hash covers every projection table in canonical order. It leaves out positions, broker offsets,
+(source, sequence), minted event ids, and times of imports and decisions. So it is the same for
+SQLite and PostgreSQL, for a live fold and a rebuild, and for Kafka and the embedded log. It is also
+the same if two empty homes import the same files in the same order. A comparison is stricter: it
+covers every column except the broker's offset.
 """
 
 import hashlib

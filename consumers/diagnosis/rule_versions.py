@@ -1,11 +1,10 @@
-"""Versions of the grading rules: which verdicts count, and when an agent's patterns begin anew.
-
-Our verdicts name their rules as ENVIRONMENT/VERSION (`RolloutEnded.grader`). Tasks of one
-environment may have different versions at the same time, so versions are compared within a kind:
+"""Versions of the grading rules decide which verdicts count and when an agent's patterns begin
+anew. Our verdicts name their rules as ENVIRONMENT/VERSION (`RolloutEnded.grader`). Tasks of one
+environment may have different versions at the same time. So versions are compared within a kind:
 the generator or split in a task's id, the task itself if it is data, else the environment. Verdicts
-under older rules stay in the tables and count in no number. If newer rules judge the agent's own
-traffic, all patterns of the pair begin anew, as on another base: recurrence is a share of all its
-failures. Verdicts of persons, other graders and imports have no version, and always count.
+under older rules stay in the tables but never count. If newer rules judge the agent's own traffic,
+all patterns of the pair begin anew, because recurrence is a share of all its failures. Verdicts by
+persons, other graders and imports have no version and always count.
 """
 
 from collections.abc import Iterable

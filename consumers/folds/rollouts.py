@@ -1,8 +1,9 @@
 """The folds: one short function per event type, from an event to rows.
 
-Guarantee: a fold reads only its event and the tables, no clock and no randomness, so the same log
-gives the same rows on every machine. Folds of `rollouts` write facts that merge in any order of
-partitions; steps that need an order happen at an event of `learning` (diagnosis/rounds.py).
+Guarantee: a fold reads only its event and the tables. It uses no clock and no randomness, so the
+same log gives the same rows on every machine. Folds of the stream `rollouts` write facts that merge
+in any order of partitions. Steps that need an order happen at an event of `learning`, which has one
+partition (diagnosis/rounds.py).
 """
 
 from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 
 An agent is an alias; its numbers are kept per (alias, base). The present base is the one that
 answered its newest rollout. A live rollout that no policy answered belongs to no agent. These reads
-run in every tick, so they take a few rows from one index.
+run in every tick of the scheduler, so each takes only a few rows from an index.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Reads of live gateways: the routes that they follow and the adapters that they use.
 
-An adapter is unloaded only when every live gateway has applied the route without it and has neither
-a call nor an open session on it. Each gateway writes its row a few times a second, by the
-database's clock, so hosts need not agree on the time; a lost row comes back with the next report.
-If that clock is set forward, no gateway seems live until the next reports.
+An adapter is unloaded only when every live gateway has applied a route without it and has no call
+and no open session on it. Each gateway writes its row a few times a second. The time is by the
+database's clock, so hosts need not agree on it. A lost row comes back with the next report. If that
+clock is set forward, no gateway seems live until the next reports.
 """
 
 import json

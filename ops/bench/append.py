@@ -1,4 +1,4 @@
-"""How fast events are appended, against what stores them.
+"""Measure how fast events are appended, compared with bare SQLite.
 
     python -m ops.bench.append --rounds 5 --seconds 3
 
@@ -11,7 +11,7 @@ every round, and the medians of the rounds' own ratios are reported (above 1: we
                of as many rows as the log reached per commit in the same round; no append
                waits for another: this is what the storage allows and not what 32 callers could have
 
-Durability "power" makes an fsync of every group: the figures are the disk's as much as ours.
+With durability "power", every group ends with an fsync, so the figures depend on the disk too.
 """
 
 import os

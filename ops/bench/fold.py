@@ -1,4 +1,4 @@
-"""How fast the fold is, against a bare multi-row insert of the rows that it makes.
+"""Measure how fast the fold is, compared with a bare multi-row insert of the same rows.
 
     python -m ops.bench.fold --events 20000 --rounds 5
 
@@ -11,10 +11,10 @@ on fresh tables, on SQLite and on a real PostgreSQL:
     driver     the same rows through the statement of the fold itself (executemany on SQLite, one
                JSON document per table on PostgreSQL)
 
-and the medians' ratios are reported, insert/fold and driver/fold as a share of that peer's speed.
-Fold decodes, validates and runs the detectors; the peers are handed finished rows, a call's two
-events merged into one. `replay` is the time of a fold of all events over that of a tenth, 10 where
-replay is linear; `events_per_second` is what a fold of all events reached here.
+The ratios of the medians are reported: insert/fold and driver/fold, the fold's speed as a share of
+the other's. The fold decodes, validates and runs the detectors. The others get finished rows, in
+which a call's two events are merged. `replay` is the time of a fold of all events over that of a
+tenth, 10 where replay is linear; `events_per_second` is what a fold of all events reached here.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""How often the live guard is wrong: the product's own, on simulated sessions.
+"""Measure how often the product's live guard is wrong, on simulated sessions.
 
     python -m ops.bench.guard [--runs N] [--rate PER_MIN] [--share X] [--incumbent P] [--canary P]
         [--minutes-pass M] [--minutes-fail M] [--harder-after MIN:P_FACTOR] [--table]

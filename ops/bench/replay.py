@@ -1,4 +1,4 @@
-"""Whether a replay is linear, and how long it takes to find where two long logs diverge.
+"""Measure whether a replay takes linear time, and the time to find where two long logs diverge.
 
     python -m ops.bench.replay --events 1000000
 

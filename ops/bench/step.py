@@ -1,4 +1,4 @@
-"""A whole GRPO step on the reference policy, split into its rollouts and its update.
+"""Measure a whole GRPO step on the reference policy, split into its rollouts and its update.
 
     python -m ops.bench.step [--steps 12] [--threads 1]
 

@@ -5,10 +5,10 @@
 
 Starts `kintsugi up` on a home of its own, and customers who talk to its gateway. Follows the tables
 until N cycles have ended (the first one, without --cycles). Then has the base and the adapters play
-held-out tasks, and writes demo-report.json and demo-report.html. Nothing is done by hand: the
-daemon is configured, and watched. Kill any of its processes, this one included, and run it again:
-it goes on where it was. Exit code 0 when an adapter was promoted, 3 when every cycle came out
-otherwise, 1 when it failed.
+held-out tasks, and writes demo-report.json and demo-report.html. Nothing is done by hand: the demo
+only configures the daemon and watches it. You may kill any of its processes, this one included, and
+run the same command again: it continues. Exit code 0 when an adapter was promoted, 3 when every
+cycle had another outcome, 1 when the demo failed.
 """
 
 import argparse

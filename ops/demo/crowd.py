@@ -3,9 +3,9 @@
     python -m ops.demo.crowd HOME [--at-once N]
 
 Each plays a task of the home's mixture, with user and tools simulated here. The session names its
-task, with a key that may do so, and ends with the customer. Customers wait for a gateway that is
-away. No task is played twice: the home's file `customers` counts them. The file `pace` sets the
-customers per minute at any time.
+task, for which its API key has the right, and ends when the customer leaves. Customers wait while
+the gateway is away. No task is played twice: the home's file `customers` counts them. The file
+`pace` sets the customers per minute at any time.
 """
 
 import argparse

@@ -1,8 +1,7 @@
-"""Measure base and trained policies on tasks never used to train or to choose.
-
-All players get the same tasks and random numbers, in parallel processes of
-`daemon.evaluation.trial`; results on disk are not played again. Differences between two players are
-paired by task, with intervals of envs/statistics.py.
+"""Measure base and trained policies on tasks that were never used to train or to choose. All
+players get the same tasks and random numbers, in parallel processes of `daemon.evaluation.trial`.
+Tasks with results on disk are not played again. Differences between two players are paired by task,
+with intervals of envs/statistics.py.
 """
 
 import subprocess

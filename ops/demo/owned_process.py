@@ -3,8 +3,8 @@
     with owned_process(["daemon.evaluation.trial", ...], place, lock, stdout, stderr) as process:
         while process.poll() is None: ...
 
-Processes of a killed demo run for a moment longer, and a new demo would start others on the same
-files. So each holds its place's lock until it ends, and the next one waits.
+After a kill of a demo, its processes run for a moment longer, and a new demo would start others on
+the same files. So each process holds a lock file until it ends, and the next one waits for it.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """A plain process that appends events until it is killed, and the audit of what it left behind.
 
-The process writes the ids of a batch to its file of acknowledgements after `append` returned, in
-one write: the file is what a caller was told. The audit compares it with the log.
+After `append` returns, the process writes the batch's ids into a file of acknowledgements in one
+write. So the file holds what a caller was told. The audit compares it with the log.
 
     python -m ops.faults.appender LOG ACKNOWLEDGED [--seed N] [--batches N]
 """

@@ -1,9 +1,9 @@
 """Row 20: a stored batch does not match its checksum.
 
-One byte of a batch in the broker's segment is turned over while the broker is stopped. Passes when
-a reader process ends with LogCorrupt that names the offset, well before its watchdog and without
-spinning; the records before it and the other partitions were read; nothing after it was; and the
-same process goes on to the end once the byte is put back.
+One bit of a batch in the broker's segment is flipped while the broker is stopped. Passes when a
+reader process ends with a LogCorrupt that names the offset, long before its watchdog and without
+busy waiting. It must have read the records before the batch and the other partitions, and nothing
+behind it. Once the bit is restored, the same program must read to the end.
 
     python -m ops.faults.corrupt_batch --read H:P      is that reader
 """

@@ -3,7 +3,7 @@
     python -m ops.faults.database_down --count 300
 
 `count` is how many seconds the server stays away. Passes when everything was folded afterwards,
-nothing became a dead letter and live equals rebuild.
+nothing became a dead letter, and the live tables equal a rebuild.
 """
 
 import time

@@ -2,10 +2,10 @@
 
     python -m ops.faults.demo_kill --count 2
 
-Each demo (`--small`) is killed a few times at random moments: the program itself, whose children
-see that it is gone, or it and every process below it at one instant. Then it is left alone. Passes
-when each ends with a report, and its home is what loop_audit.py asks: one cycle, one job, nothing
-lost or twice, tables that equal a rebuild.
+Each demo (`--small`) is killed a few times at random moments: either the program alone, whose
+children notice it, or the program and all its descendants at once. Then it may finish. Passes when
+each demo ends with a report and its home passes loop_audit.py: one cycle, one job, nothing lost or
+twice, and tables that equal a rebuild.
 """
 
 import os

@@ -2,11 +2,11 @@
 
     python -m ops.faults.fold_poison --count 1000
 
-`count` hostile records, each of a kind that once halted a fold or could: what no index, no column
-and no number of a table holds, ids that are one id once they are stored, origins that no log can
-have, words that are slow to read. Passes when both databases fold everything, have the same dead
-letters and the same hash, and equal their rebuilds. Every good record must be there, and of each
-kind exactly the records that no table can hold must be dead letters: one bad event costs one event.
+Each of the `count` hostile records is of a kind that halted a fold or could halt it: values that no
+index, column or number of a table can hold, different ids that are stored as the same id, origins
+that no log can have, words that are slow to read. Passes when both databases fold everything, have
+the same dead letters and the same hash, and equal their rebuilds. Every good record must be stored,
+and exactly the records that no table can hold must be dead letters.
 """
 
 import random

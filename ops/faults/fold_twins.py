@@ -4,8 +4,9 @@
 
 `count` is how many seconds the paused process sleeps. On PostgreSQL the other one takes over while
 it sleeps (the server ends the sleeper's transaction); on SQLite a sleeper inside its transaction
-holds the one write lock, so the other waits and goes on when it wakes. Passes when live equals
-rebuild, nothing became a dead letter, and fencing was seen at work.
+holds the one write lock, so the other waits and goes on when it wakes. Passes when the live tables
+equal a rebuild, nothing became a dead letter, and at least one write was refused because another
+process had moved the position.
 """
 
 import signal

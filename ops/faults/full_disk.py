@@ -3,8 +3,8 @@
     python -m ops.faults.full_disk --count 100
 
 Each round fills the rest of a file system of 12 MB with appends of four threads and with blobs.
-Passes when every refusal is LogFull, everything acknowledged is there and nothing refused is, the
-same open log and store go on once space is freed, and the file is whole.
+Passes when every refusal is a LogFull, all acknowledged events are stored and no refused ones, the
+same open log and store continue once space is freed, and the file is undamaged.
 """
 
 import random

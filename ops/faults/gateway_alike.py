@@ -1,11 +1,11 @@
-"""Customers who say the same at the same time, unnamed, and the gateway is killed in between.
+"""Unnamed customers say the same words at the same time, and the gateway is killed in between.
 
     python -m ops.faults.gateway_alike --count 100
 
 `count` customers, ten at a time, say the same words and hear the same answers for two turns; each
-third turn is their own. Half of the calls are streams; what was not answered is sent again, as it
-was. Passes when no session of the log holds calls of two customers, and everything acknowledged is
-in it once.
+third turn is their own. Half of the calls are streams. Unanswered calls are sent again unchanged.
+Passes when no session in the log has calls of two customers and every acknowledged call is in the
+log once.
 """
 
 import random

@@ -4,9 +4,9 @@
 
 A home on a file system of 24 MB is filled while streams are under way, and freed again; half of the
 rounds with `capture = "best_effort"`, half with `"required"`. Passes when every call acknowledged
-as recorded is in the log; with best_effort every client was answered, and streams that had
-acknowledged took it back before `[DONE]`; with required no call was answered that could not be
-acknowledged; the same process goes on once there is space; and the file is whole.
+as recorded is in the log. With best_effort, every client must be answered, and streams must take a
+wrong acknowledgement back before `[DONE]`. With required, no call may be answered that cannot be
+recorded. The same process must continue once there is space, and the file must be undamaged.
 """
 
 import errno

@@ -2,10 +2,10 @@
 
     python -m ops.faults.gateway_kill --count 100
 
-The same home and port are taken up again each time; clients go on, and send again what has an
-idempotency key. Passes when everything acknowledged is in the log as it was read, and no event
-and no end of a call is there twice. Offsets must be dense, and each begun stream must have left its
-start.
+Each time, a new gateway starts on the same home and port. Clients continue and repeat calls that
+have an idempotency key. Passes when everything acknowledged is in the log as the clients read it,
+and no event and no end of a call is there twice. Offsets must be dense, and each begun stream must
+have left its start.
 """
 
 import random

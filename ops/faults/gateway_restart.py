@@ -2,12 +2,12 @@
 
     python -m ops.faults.gateway_restart --count 20
 
-Clients ask for the alias, on tasks of an environment that is known here, and give a call up that
-was refused. SIGTERM at random moments; while the next gateway starts, the engine does not answer
-what it serves for up to MOST_BUSY seconds, and answers calls all the same. Then every session is
-closed and a round is counted. Passes when everything acknowledged is in the log as it was read,
-once; no client was told that the alias does not exist; each call that was answered names its base;
-and agents and patterns show only the engine's model.
+Clients ask for the alias, on tasks of a known environment, and give up calls that are refused. The
+gateway gets SIGTERM at random moments. While the next gateway starts, the engine answers calls, but
+does not list its models for up to MOST_BUSY seconds. Then every session is closed and a round is
+counted. Passes when everything acknowledged is in the log once and as the clients read it; no
+client was told that the alias does not exist; each answered call names its base; and agents and
+patterns show only the engine's model.
 """
 
 import json

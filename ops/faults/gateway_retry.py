@@ -1,12 +1,12 @@
-"""Row 2: the answer is lost after the call was recorded, and the client asks again with its key.
+"""Row 2: the answer is lost after the call was recorded, and the client repeats the call with its
+key.
 
     python -m ops.faults.gateway_retry --count 100
 
-In turn: a proxy swallows the answer that it has read to its end; the same, and the gateway is
-killed before the client hears of it; the gateway is killed at the moment when the end of the call
-is in the log, whatever the client has of the answer by then. Passes when each call ended once, the
-second attempt has the answer of the first and says that it is a replay, and the engine was asked
-once.
+Three ways alternate. A proxy drops the answer after reading it to its end. A proxy does so and the
+gateway is killed before the client notices. The gateway is killed when the end of the call is in
+the log, whatever part of the answer the client has. Passes when each call ended once, the second
+attempt has the answer of the first and says that it is a replay, and the engine was asked once.
 """
 
 import random

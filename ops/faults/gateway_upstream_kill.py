@@ -2,12 +2,12 @@
 
     python -m ops.faults.gateway_upstream_kill --count 20
 
-Two embedded engines behind one gateway, clients in named sessions with long streams; one engine
-after the other is killed while it speaks, and started again. Then a scripted engine cuts answers
-off, resets, sends garbage and falls silent, `count` times each. Passes when every call ended once
-in the log with what its client had read of it, and no client got a truncated answer that looks
-complete. A session must move to the other engine while its own is away, and return to it. The log
-must say of each wrong answer that it failed or timed out.
+Clients with long streams in named sessions use one gateway with two embedded engines. One engine
+after the other is killed while it answers, and started again. Then a scripted engine cuts answers
+off, resets connections, sends garbage and stops sending, `count` times each. Passes when every call
+ended once in the log with what its client had read of it, and no client got a truncated answer that
+looks complete. A session must move to the other engine while its own is away, and return to it. The
+log must say of each wrong answer that it failed or timed out.
 """
 
 import random

@@ -4,7 +4,7 @@
 
 Each job, in a process of its own, trains a checkpoint that answers everything with one text:
 arguments with half a surrogate pair, 600 levels, numbers that no double holds, or an opening tag
-and blanks. Passes when each ends with an outcome that is no failure: an answer ends no job.
+and blanks. Passes when no job ends with a failure, because an answer must never end a job.
 """
 
 import json

@@ -2,8 +2,9 @@
 
     python -m ops.faults.kill_appender --count 100
 
-Passes when every acknowledged event is in the log, no event twice, no batch in part, and offsets
-are dense. Several processes append at once, each killed by itself while the others go on.
+Passes when every acknowledged event is in the log, no event is there twice, no batch in part, and
+offsets have no gaps. Several processes append at once; each is killed alone while the others
+continue.
 """
 
 import random

@@ -1,9 +1,8 @@
-"""A log is restored from a copy of before, and grows again: beyond what was folded, or not so far.
-
-Passes when the fold halts with a reason, and changes no row, whenever it had folded an event that
-the copy lacks; when it goes on without a word whenever it had not; when `kintsugi dlq list`, which
-is asked at the first outcome of each kind, names the halt, and never says then that everything was
-folded; and when the tables equal a fold from the start once a rebuild was confirmed.
+"""A log is restored from an earlier copy and grows again, beyond the folded offset or less far.
+Passes if the fold halts with a reason and changes no row whenever it had folded an event that the
+copy lacks, and continues normally if it had not. `kintsugi dlq list`, asked at the first outcome of
+each kind, must name the halt and must not say that everything was folded. After a confirmed
+rebuild, the tables must equal a fold from the start.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""Check a whole loop against the log's own records, not the tables.
-
-Nothing may run on the home any more. The first cycle must be complete; each later one has its job
-and its round at most once.
+"""Check a whole loop by the records of the log, not by the tables. No process may run on the home
+any more. The first cycle must be complete. Each later cycle may have its job and its round at most
+once.
 """
 
 import json

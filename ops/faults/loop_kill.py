@@ -3,10 +3,10 @@
     python -m ops.faults.loop_kill --count 20 [--log sqlite|kafka] [--seed N] [--folder F]
 
 Each loop has a home of its own (loop_scene.py) with gateway, engine, consume, schedule, work, and
-on Kafka ship as processes. One of them or the job that runs is killed every few seconds, now and
-then two at once, and started again. Every third loop runs under `kintsugi up`, which brings its
-roles back, and is killed as well, alone and together with all of them. Passes when the cycle ends
-and everything that loop_audit.py asks holds. The first loop that does not ends the run.
+on Kafka ship as processes. Every few seconds one of them or the running job is killed and started
+again, sometimes two at once. Every third loop runs under `kintsugi up`, which restarts its roles;
+it is killed too, alone or together with all roles. Passes when the cycle ends and loop_audit.py
+finds no violation. The first loop that fails ends the run.
 """
 
 import json

@@ -4,10 +4,10 @@
 
 An appending process runs with `recorder.c` preloaded, which records every write, truncation and
 fsync of the log in one order, and every acknowledgement among them. A cut is a place in that
-record: each file is what its last fsync made durable, and of what was asked for afterwards any part
-may have reached the disk, in any order, down to single sectors of 512 bytes. A file whose name was
-never made durable by an fsync of its folder is gone. Passes when every event acknowledged before
-the cut is in the log, no batch in part, and the file is whole.
+record. Each file then has the content of its last fsync; any part of later requests may have
+reached the disk too, in any order, down to single sectors of 512 bytes. A file whose name was never
+made durable by an fsync of its folder is gone. Passes when every event acknowledged before the cut
+is in the log, no batch is there in part, and the file is undamaged.
 
 Not covered: a disk that lies about fsync, and damage to bytes that were durable before.
 """

@@ -1,11 +1,11 @@
-"""The database goes away while a route turns: the last route stays, and calls go on.
+"""The database goes away while a route changes: the last route stays, and calls continue.
 
     python -m ops.faults.serving_database_down --count 20
 
 PostgreSQL is killed at a random moment of a promotion, every second time of the part that decides,
 and stays away for a while. Passes when no call failed, only the two adapters answered, and the
-command that was hit ended with a sentence or had done its work. The same command afterwards must
-have the new adapter answer, by one turn of the route. Live tables must equal a rebuild.
+interrupted command ended with an error text or had done its work. The same command afterwards must
+make the new adapter answer, by exactly one change of the route. Live tables must equal a rebuild.
 """
 
 import random

@@ -2,11 +2,11 @@
 
     python -m ops.faults.serving_engine_kill --count 20
 
-An adapter answers, clients stream, `kintsugi work` runs. Every second time the engine that comes
-back is shown other weights under the adapter's path. Passes when the adapter is served again within
-30 s after the engine answers, having been seen under its name of probation first; where the weights
-are others it never gets its name until they are right again; no call that was cut off looked whole;
-and nothing was decided: the stream `learning` ends where it did.
+An adapter answers, clients stream, and `kintsugi work` runs. Every second time, the restarted
+engine finds other weights under the adapter's path. Passes when the adapter is served again within
+30 s after the engine answers, and was first loaded under its name of probation. With wrong weights,
+it must not get its own name until the weights are right again. No call that was cut off may look
+complete. No decision may be made: the stream `learning` gets no event.
 """
 
 import random

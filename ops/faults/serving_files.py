@@ -2,14 +2,13 @@
 
     python -m ops.faults.serving_files --count 20
 
-Before: the files of a pushed adapter are damaged, then it is to be promoted. Passes when that is
-refused with a sentence, no engine holds anything of it, the route stays and calls go on; and when
-the same command promotes it once the files are right again.
-Each third strike is one of the named damages, in their order: pipes, links, broken configurations,
-patterns without end. The full count strikes with all of them.
-After: those of the adapter that answers are damaged. Passes when it goes on answering; when an
-engine that was started again does not get it back, and answers as the base; and when it does once
-the files are right again.
+Before: the files of a pushed adapter are damaged, and then a command tries to promote it. Passes
+when the command refuses with an error text, no engine holds the adapter, the route stays and calls
+continue. Once the files are right again, the same command must promote it. Each third strike is one
+of the named damages, in their order: pipes, links, broken configurations, patterns without end. The
+full count strikes with all of them. After: the files of the answering adapter are damaged. Passes
+when it continues to answer, and when a restarted engine does not get it and answers as the base.
+Once the files are right again, the engine must get it back.
 """
 
 import random

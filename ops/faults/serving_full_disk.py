@@ -2,12 +2,12 @@
 
     python -m ops.faults.serving_full_disk --count 20
 
-A home on a file system of 128 MB is filled up, up to a few bytes that differ from time to time;
-then an adapter is pushed, and one that was pushed before is promoted. Passes when each command did
-its work or said in a sentence why not; what it refused left no folder, no turned route, and no
-adapter on an engine but what the log calls staged (the disk may fill between that and the route);
-calls were answered all along (but the end of a session cannot be written then, and that is said);
-and the same commands do their work once there is space.
+The file system of a home (128 MB) is filled except for a few bytes, a different number each time.
+Then an adapter is pushed, and an earlier pushed one is promoted. Passes when each command did its
+work or told why not. A refused command must leave no folder, no changed route, and no adapter on an
+engine that the log does not call staged (the disk may fill between that and the route). Calls must
+be answered all the time; only the end of a session may be refused, with a reason. The same commands
+must do their work once there is space.
 """
 
 import random

@@ -1,12 +1,12 @@
-"""`kill -9` of commands and of `kintsugi work` at random moments; then the same thing once more.
+"""`kill -9` of commands and of `kintsugi work` at random moments; then the same command again.
 
     python -m ops.faults.serving_kill --count 20
 
-Each time an adapter is promoted by a command that is killed, then by one that is not; then `work`,
-which is to unload and collect the one before the last, is killed, and started once more. Passes
-when each redo ends where one that was never killed does: one turn of the route to the adapter, the
-adapter on the engine and answering, those before unloaded and their files gone, live tables equal
-to a rebuild; and when no call failed.
+Each time, a command that promotes an adapter is killed, and then run again to its end. Then `work`,
+which should unload and collect an earlier adapter, is killed and started again. Passes when each
+repetition has the result of an uninterrupted run: one route change to the adapter, the adapter
+loaded and answering, earlier adapters unloaded and their files gone, live tables equal to a
+rebuild. No call may fail.
 """
 
 import random

@@ -1,10 +1,10 @@
-"""One of two replicas refuses an adapter: it must answer no call, and nothing of it may stay.
+"""One of two replicas refuses an adapter: the adapter must answer no call and stay on no replica.
 
     python -m ops.faults.serving_twins --count 20
 
-In turn the second replica sees no such folder, sees other weights in it, or is killed while the
-adapter is loaded. Passes when the promotion is refused with a sentence, the route stays, and no
-replica holds the adapter. Calls must go on; those of the killed engine may be told that it was
+In turn, the second replica does not find the folder, finds other weights in it, or is killed while
+the adapter is loaded. Passes when the promotion is refused with an error text, the route stays, and
+no replica holds the adapter. Calls must go on; those of the killed engine may be told that it was
 lost. The same command must promote it once both are well.
 """
 

@@ -2,11 +2,11 @@
 
     python -m ops.fuzz.engine [--requests 100000] [--seed 0] [--folder DIR]
 
-Every number that a request may hold takes values at, over and far beyond the ends of its type;
-other values change at any depth of a body; every fiftieth input is a directory of an adapter that
-is damaged or changed anywhere. After each input an ordinary call has to be answered with the very
-text of the first one. Prints one line of JSON with the statuses that came back and what was wrong;
-exit code 1 if anything was.
+Numbers in requests take values at, over and far beyond the limits of their types. Other values
+change at any depth of a body. Every fiftieth input is an adapter directory that is damaged or
+changed. After each input, an ordinary call must be answered with the same text as the first time.
+Prints one line of JSON with the statuses that came back and what was wrong; exit code 1 if anything
+was.
 """
 
 import json

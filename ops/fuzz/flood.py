@@ -1,9 +1,10 @@
-"""An engine process that answers at once, with as much as the request names.
+"""An engine process that answers at once, with the answer that the request names.
 
     python -m ops.fuzz.flood PORT
 
-Its answers train nothing, as it has no proof. A request's first field `user` names one of ANSWERS;
-any other gets a short answer. The rest is not parsed, so that it takes no time.
+Its answers are never trained on, because the engine passes no proof. A request's first field `user`
+names one of ANSWERS; any other gets a short answer. The rest is not parsed, so that it takes no
+time.
 """
 
 import asyncio

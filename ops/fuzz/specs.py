@@ -2,11 +2,11 @@
 
     python -m ops.fuzz.specs [--specs 100000] [--jobs 200] [--seed 0] [--folder DIR]
 
-`--specs` mutants of valid specs go through the reader and every check of a spec in this process:
-each is accepted or refused by one sentence. `--jobs` accepted mutants are jobs of one step on the
-reference policy, each in a process of its own: the last line that each says is its outcome. A job
-that still runs after a second update, or after a minute, is told to stop. Prints one line of JSON
-with what became of them and what was wrong; exit code 1 if anything was.
+`--specs` mutants of valid specs go through the reader and all checks in this process. Each must be
+accepted, or refused with one sentence. `--jobs` accepted mutants run as jobs of one step on the
+reference policy, each in its own process. The last line that a job prints must be its outcome. A
+job that still runs after a second update, or after a minute, is told to stop. Prints one line of
+JSON with what became of them and what was wrong; exit code 1 if anything was.
 """
 
 import json

@@ -4,9 +4,9 @@
 
 Scripted engines of several dialects answer the same random request twice: as the client sent it,
 and with the gateway's additions (token ids, log-probabilities, usage). The second answer goes
-through the gateway's capture. OpenAI's own client reads both: each chunk, and the answer that they
-come to, must be the same. What is known of an engine is what its proof shows. Prints one line of
-JSON with the number of streams of each dialect and the first differences; exit code 1 if any.
+through the gateway's capture. OpenAI's own client reads both: each chunk and the complete answer
+must be the same. The gateway knows of an engine only what its proof shows. Prints one line of JSON
+with the number of streams of each dialect and the first differences; exit code 1 if any.
 """
 
 import asyncio

@@ -2,11 +2,11 @@
 
     python -m ops.fuzz.texts [--reader NAME ...] [--runs 2]
 
-A reader takes a text that a model, a customer, a tool or a client may have written. Each is timed
-on each text of `corpus` at 1,000, 2,000 and 20,000 characters, at the least of several runs. It is
-wrong where its time grows faster than the length, by more than `_MOST_GROWTH` for each doubling.
-Times below a floor are too short to compare. Prints one line of JSON with the slowest readers and
-what was wrong; exit code 1 if anything was.
+A reader takes a text that a model, a customer, a tool or a client may have written. Each reader is
+timed on each text of `corpus` at 1,000, 2,000 and 20,000 characters; the fastest of several runs
+counts. A reader is wrong if its time grows by more than `_MOST_GROWTH` for each doubling of the
+length. Times below a floor are too short to compare. Prints one line of JSON with the slowest
+readers and what was wrong; exit code 1 if anything was.
 """
 
 import json

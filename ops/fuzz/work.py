@@ -1,4 +1,4 @@
-"""Ask a gateway for as much work as one call may, and see whether it answers others meanwhile.
+"""Ask a gateway for as much work as one call may cause, and check that it answers others meanwhile.
 
     python -m ops.fuzz.work [--shapes NAME ...] [--at-once N] [--rules] [--folder DIR]
 

@@ -1,8 +1,8 @@
 """Stages of a table with their commands, costs and results.
 
-A stage writes `stages/NAME.json` in the folder atomically and is not run again. Exceptions run
-every time: `check`, `report`, and `load`, as a restarted endpoint forgets adapters. Within a stage,
-evaluations continue from their log and jobs from their journal.
+A stage writes `stages/NAME.json` in the folder atomically and is not run again. Three stages run
+every time: `check`, `report`, and `load`, because a restarted endpoint forgets adapters. Within a
+stage, evaluations continue from their log and jobs from their journal.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The plan of a soak's faults (seconds, seed -> troubles).
 
-Roles are killed until CALM of the time is over, every target once before one repeats. Afterwards
-each role has one life that is long enough to show a slow leak. The servers are killed or stopped
-until LAST: the roles that outlive them may leak.
+Roles are killed until the share CALM of the time is over, every target once before any repeats.
+Afterwards each role lives long enough to show a slow leak. The servers are killed or stopped until
+the share LAST, because roles may leak when a server is lost.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,11 +4,11 @@
 
 Starts one broker, one PostgreSQL, one vLLM (CPU build) over the reference policy, and then
 `kintsugi consume`, `ship`, `gateway`, `schedule` and `work`, all by the one kintsugi.toml of the
-folder. The demo's customers talk to the gateway until the first cycle has ended. Then it is proven
-who answers, and the log is folded once more into fresh tables, which have to be equal. In the end
-everything is stopped, the last first, also after an interrupt or a failure; what was stopped goes
-on with the same command. Needs what `make components learner` installs.
-Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1 when it failed.
+folder. The demo's customers talk to the gateway until the first cycle has ended. Then the answering
+policies are proven, and the log is folded again into fresh tables, which must be equal. At the end
+everything is stopped in reverse order, also after an interrupt or a failure. The same command
+continues a stopped home. Needs what `make components learner` installs. Exit code 0 when an adapter
+was promoted, 3 when the cycle had another outcome, 1 on a failure.
 """
 
 import argparse

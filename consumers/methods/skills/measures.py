@@ -1,4 +1,4 @@
-"""Measure skills from their labels: contrast, coverage, and the state that follows from them.
+"""Compute the figures of skills from their labels: contrast (delta), coverage, and the state.
 
     ER-(r) = lacking failures  / (lacking + present failures)      0 where none applies
     ER+(r) = lacking successes / (lacking + present successes)

@@ -1,14 +1,14 @@
-"""Measure the cost of the gateway per call, beside direct access and LiteLLM's proxy.
+"""Measure the cost of the gateway per call, compared with direct access and LiteLLM's proxy.
 
     python -m ops.bench.gateway [--rounds 5] [--seconds 3] [--folder DIR]
 
 Method. One engine (upstream.py): 20 ms to the first token, 15 more at 2 ms each, whole or streamed.
-Three ways to it: direct; our gateway as a process of its own, with everything it does by default
-(tokens captured, two events per call, fsync); LiteLLM's proxy with one worker, no database and no
-logs. Calls are those of an agent: a system prompt, three tools, a conversation of eight turns.
+There are three ways to it: direct; our gateway as a process with its defaults (tokens captured, two
+events per call, fsync); LiteLLM's proxy with one worker, no database and no logs. Calls are those
+of an agent: a system prompt, three tools, a conversation of eight turns.
 
-In every round each way has the same load for `seconds`, one after the other in an order that
-changes, so that what else the machine does hits all alike:
+In every round, each way gets the same load for `seconds`, one after the other. The order changes,
+so that other work of the machine affects all ways alike:
 
     clients N     N clients ask again as soon as they are answered
     rate R        R calls per second at random moments; lateness counts

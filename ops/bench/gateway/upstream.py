@@ -1,4 +1,4 @@
-"""The engine of this bench: answers in vLLM's format on time at almost no cost.
+"""The engine of the benchmark: it answers in vLLM's format at fixed times and almost without cost.
 
     python -m ops.bench.gateway.upstream        prints its port
 
