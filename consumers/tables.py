@@ -340,7 +340,7 @@ class Task(ProjectionTable, table=True):
     pattern: str | None = _string()
     source_rollout: str | None = _string()
     base: str | None = _string()
-    """Base for which it was proposed. Null if not proposed, as are the columns below."""
+    """Base for which it was proposed. Null if not proposed, as are `cycle` to `text_by`."""
     cycle: str | None = _string()
     mode: str | None = _string()
     verified: str | None = _string()
