@@ -66,7 +66,7 @@ def _describe_gate(line: "AdapterLine") -> str | None:
 
 
 def _list_detectable(line: "AdapterLine") -> str | None:
-    """Return the gain of each target that the gate would show with a power of 80 %, in points."""
+    """Return, for each target, the gain in points that the gate would show with a power of 80 %."""
     targets = () if line.gate is None else line.gate.get("targets", ())
     words = [
         f"{target['name']} {100 * target['detectable']:+.1f}"
@@ -136,7 +136,7 @@ def _show_rates(rates: "Mapping[str, UserFaultRate]") -> Any:
 
 
 def build_document(cli: Cli, row: "AdapterRow") -> dict[str, Any]:
-    """Return an adapter, or a version with members, for scripts."""
+    """Return the JSON document of an adapter, or of a version with members."""
     from pydantic import BaseModel
 
     from consumers.reads.serving import list_fields

@@ -1,4 +1,5 @@
-"""`kintsugi log export`, `import` and `trim`: the log in files, back, and in files alone."""
+"""`kintsugi log export`, `import` and `trim`: write the log to files, read it, drop archived
+rollouts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(group: typer.Typer) -> None:
-    """Add the commands to `kintsugi log`."""
+    """Add the commands to the group `kintsugi log`."""
     command(group, "export")(export_log)
     command(group, "import")(import_log)
     command(group, "trim")(trim_log)

@@ -1,6 +1,6 @@
-"""The base of every command, a function `(cli, ...) -> exit code or None`. `command` registers it
-with typer under its own parameters and the common ones, which may stand before or after its
-name."""
+"""The base of all commands. A command is a function `(cli, ...) -> exit code or None`. `command`
+registers it with typer under its own parameters and the common ones (such as --home), which may
+stand before or after its name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
 
 
 class ReaderQuit(Exception):
-    """The process that reads our output has closed it."""
+    """The process that reads our output has closed the pipe."""
 
 
 @dataclass
@@ -69,19 +69,19 @@ class Cli:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The settings of the flags."""
+        """The settings that the command line's flags give."""
         return {"home": self.home}
 
     @cached_property
     def settings(self) -> "Settings":
-        """The settings in force."""
+        """All settings, with those of the flags."""
         from daemon.config.settings import load
 
         return load(**self.flags)
 
     @contextmanager
     def app(self) -> "Iterator[App]":
-        """Open the application, and close it afterwards."""
+        """Open the application for a `with` block."""
         from daemon.core.app import App
 
         with App(self.settings) as app:
@@ -89,7 +89,7 @@ class Cli:
 
 
 def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
-    """Register `(cli, ...) -> exit code` as a command of `group`."""
+    """Return a decorator that registers `(cli, ...) -> exit code` as a command of `group`."""
 
     def register(function: F) -> F:
         group.command(name)(_with_common_options(function))
@@ -99,7 +99,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
 
 def default_command(group: typer.Typer) -> Callable[[F], F]:
-    """Register `(cli, ...) -> exit code` as a noun's default; its options stand behind the noun."""
+    """Return a decorator that registers a noun's default command; its options follow the noun."""
 
     def register(function: F) -> F:
         group.callback(invoke_without_command=True)(_with_common_options(function, _is_default))
@@ -109,7 +109,7 @@ def default_command(group: typer.Typer) -> Callable[[F], F]:
 
 
 def _is_default(context: typer.Context, options: Mapping[str, Any]) -> bool:
-    """Return whether a noun has no command; raises BadParameter for options before a command."""
+    """Return whether a noun stands alone. Raise BadParameter for options before a command."""
     if context.invoked_subcommand is None:
         return True
     misplaced = [name for name, value in options.items() if value is not None]
@@ -131,7 +131,7 @@ def check_name(option: str, value: str) -> None:
 
 
 def noun(name: str, help: str) -> typer.Typer:
-    """Return a group of commands on one noun."""
+    """Return the group of commands on one noun."""
     return typer.Typer(name=name, help=help, add_completion=False)
 
 
@@ -146,12 +146,12 @@ def _with_common_options(
         common = {option: options.pop(option) for option in _COMMON}
         if not is_wanted(context, options):
             return None
-        # Options before the command's name went to the noun or to the root (root.py).
+        # Options before the command's name were parsed by the noun or by the root (root.py).
         before = _read_parents(context)
         try:
             return function(_cli(common, before), **options)
         except BrokenPipeError as error:
-            # typer would exit with 1; a reader like `head` that closes early is no failure.
+            # typer would exit with 1, but a reader like `head` that closes early is no failure.
             raise ReaderQuit from error
 
     common = [
@@ -161,14 +161,14 @@ def _with_common_options(
     taken = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [context, *taken, *common]
-    # typer reads both to learn a command's parameters.
+    # typer reads both attributes to learn a command's parameters.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def _read_parents(context: typer.Context) -> dict[str, Any]:
-    """Return the common options before the command's name; of equal ones the nearest."""
+    """Return the common options before the command's name; the nearest of equal ones counts."""
     before: dict[str, Any] = {}
     parent = context.parent
     while parent is not None:

@@ -1,4 +1,4 @@
-"""`kintsugi config`: the settings, and the origin of each."""
+"""`kintsugi config`: the settings, and where each value comes from."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +63,7 @@ def check(cli: Cli) -> None:
 
 
 def _describe_schedule(cli: Cli, scheduler: "Scheduler") -> dict[str, Any]:
-    """Print the next times of `scheduler.cron`, and return them for the document."""
+    """Print the next fire times of `scheduler.cron`; return them for the JSON document."""
     if not scheduler.cron:
         return {}
     from daemon.config.crontab import list_next_times

@@ -1,4 +1,4 @@
-"""`kintsugi cycle account`: the losses of a finished cycle, stage by stage."""
+"""`kintsugi cycle account`: what each stage of a finished cycle lost of the possible gain."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ _NO_FIGURE: Final = "–"
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to its group."""
     command(group)(account)
 
 
@@ -107,7 +107,7 @@ def _show_all(cli: Cli, alias: str) -> None:
 
 
 def describe_limit(accounted: "CycleAccount") -> str:
-    """Return the limit of a cycle in one line."""
+    """Return a line that names the limiting stage of a cycle and the reason."""
     return f"{accounted.limit_name}: {accounted.limit.because}"
 
 

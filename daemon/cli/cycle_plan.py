@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from events.learning import JobRequested, TaskProposed, TaskRejected
 
 _SHORT: Final = 48
-"""Characters of a task's id that a terminal shows."""
+"""Most characters of a task's id that a terminal shows."""
 
 _PATTERN_FIELDS: Final = (
     "pattern", "priority", "status", "failures", "attempts", "pass_rate", "operator",
@@ -24,7 +24,7 @@ _PATTERN_FIELDS: Final = (
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to its group."""
     command(group)(plan)
 
 
@@ -84,7 +84,7 @@ def _explain_unprobed(settings: "Settings", no_probe: bool) -> str:
 
 
 def build_document(planned: "CyclePlan") -> dict[str, Any]:
-    """Return the plan as JSON."""
+    """Return the plan as a JSON document."""
     outlook, unread = planned.outlook, planned.unread
     return {
         "alias": outlook.alias,

@@ -1,4 +1,4 @@
-"""`kintsugi cycle`: the cycles of an agent, and a person's decisions about them."""
+"""`kintsugi cycle`: the cycles of an agent, and an operator's decisions about them."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +19,7 @@ group = noun("cycle", "From failures to a better adapter, round by round.")
 OfAgent = Annotated[str, typer.Argument(metavar="ALIAS", help="The agent's public name.")]
 
 _SHORT = 13
-"""Characters of an id in a list: enough for `cycle show`."""
+"""Characters of an id that a list shows; `cycle show` needs no more."""
 
 
 @command(group)
@@ -48,7 +48,7 @@ def ls(cli: Cli, alias: OnlyAgent = None, limit: AtMost = None) -> None:
 
 
 def line(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> dict[str, Any]:
-    """Return a cycle for a list."""
+    """Return the JSON document of a cycle in a list."""
     return {**_FIELDS.document(row), "step": step, "cost": _cost(cost)}
 
 

@@ -30,7 +30,7 @@ def check(cli: Cli) -> int:
     from migrations.upgrade import differences, head
 
     with cli.app() as app:
-        # SQLite migrates itself, so the check is of the state that a command would meet.
+        # SQLite tables migrate when opened, so the check looks at what a command would meet.
         engine = app.engine if app.database.dialect.name == "sqlite" else app.database
         current, wanted = read_revision(engine), head()
         with explain_errors(engine):

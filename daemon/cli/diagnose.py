@@ -1,4 +1,4 @@
-"""`kintsugi diagnose`: close a round by hand."""
+"""`kintsugi diagnose`: close a round of the training history by hand."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(diagnose)
 
 

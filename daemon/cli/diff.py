@@ -1,4 +1,4 @@
-"""`kintsugi diff`: the first difference of two logs, or of two foldings."""
+"""`kintsugi diff`: the first difference between two logs, or between tables folded from logs."""
 
 import tempfile
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(diff)
 
 

@@ -152,7 +152,7 @@ def drop(
 
 
 def _describe_fold(app: "App") -> tuple[list[str], str]:
-    """Return sentences about what halts the fold, and how much of the log was folded."""
+    """Return sentences about what halts the fold, and one about how much of the log is folded."""
     from daemon.core.health import find_halts, lag, read_fold_state
     from events.errors import LogUnavailable
 
@@ -162,7 +162,7 @@ def _describe_fold(app: "App") -> tuple[list[str], str]:
         log = app.readable_log
         halts, behind = find_halts(log, reached), sum(lag(log, reached).values())
     except LogUnavailable as error:
-        # The letters are in the tables, which can be read without the log.
+        # The dead letters are in the tables, which can be read without the log.
         return [], f"whether every event was folded is not known ({error})"
     if halts:
         texts = [f"the fold is halted at {halt.place}: {halt.text}" for halt in halts]

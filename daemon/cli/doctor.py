@@ -1,4 +1,4 @@
-"""`kintsugi doctor`: checks of all that this home needs, or of an engine."""
+"""`kintsugi doctor`: check everything that this home needs, or an engine."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(doctor)
 
 

@@ -1,4 +1,4 @@
-"""`kintsugi env`: environments, their tasks, and the proofs that they are right."""
+"""`kintsugi env`: environments, their tasks, and the checks that they are right."""
 
 import inspect
 import keyword
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from envs.tau2.environment import Tau2Environment
 
 _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
-"""Also the name of a Python file and, in capitals, of a class."""
+"""Names of new environments; also a Python file's name and, capitalised, a class's."""
 
 _MOST_SEED: Final = 10**17
-"""Largest seed of a check's first task; ids have 18 digits, and later tasks need more seeds."""
+"""Largest seed of a check's first task; ids have 18 digits, and later tasks need higher seeds."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
 
 def load_environment(cli: Cli, name_or_path: str) -> "Environment":
-    """Return the environment that a command names, by any path, so only for an operator's argument.
-    Raises UnknownEnvironment, EnvironmentBroken."""
+    """Return the environment with this name or at this path. Any path is opened, so use it only for
+    an operator's argument. Raise UnknownEnvironment, EnvironmentBroken."""
     from envs.registry import open_place
 
     settings = cli.settings
@@ -70,10 +70,10 @@ def ls(cli: Cli) -> int:
 
 
 def _list_rows(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
-    """Return a row for each split of an environment, or one with the error of opening it."""
+    """Return a row for each split of an environment, or one row with the error of opening it."""
     try:
         return _splits(cli, entry)
-    # Its code may raise anything, or lack a package: the others are listed anyway.
+    # Its code may raise anything, or lack a package; the other environments are still listed.
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, KintsugiError) else f"{type(error).__name__}: "
         return [_build_fault_row(entry.name, entry.source, f"{kind}{error}")]
@@ -111,10 +111,10 @@ def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
 
 
 _SHOWN_MISMATCHES = 20
-"""Mismatches of a replay shown in the table; `--json` has all of them."""
+"""Mismatches of a replay that the table shows; `--json` has all of them."""
 
 _SHOWN_VALUE = 160
-"""Characters of a value in that table."""
+"""Most characters of a value in that table."""
 
 Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail, airline or telecom.")]
 
@@ -356,7 +356,7 @@ def regrade(
     from envs.registry import open_environment
     from producers.importers.importer import total_bytes
 
-    # The names come from foreign files.
+    # The environments' names come from files of other programs.
     environment = cache(
         partial(
             open_environment,

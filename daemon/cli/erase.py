@@ -1,4 +1,4 @@
-"""`kintsugi erase`: destroys a person's key, so that their words cannot be read any more."""
+"""`kintsugi erase`: destroy a person's key, so that their words cannot be read any more."""
 
 import sys
 from dataclasses import asdict
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(erase)
 
 
@@ -42,7 +42,7 @@ def erase(
     if person is not None:
         _check_name(person)
     with cli.app() as app:
-        # As the gateway wrote it: a rule may have made a pseudonym of it.
+        # The gateway records the name after redaction: a rule may have made a pseudonym of it.
         named = None if person is None else redaction(app).redact_name(person)
         held = erasure.look(app, named, key)
         done = False
@@ -56,8 +56,8 @@ def erase(
 
 
 def _check_name(person: str) -> None:
-    """Raise BadParameter for a name that a gateway would refuse: no person has it, so "nothing was
-    found" would claim too much."""
+    """Raise BadParameter for a name that a gateway would refuse. No person can have it, so the
+    answer "nothing was found" would be misleading."""
     from producers.gateway.http.wire import Refused, identifier
 
     try:

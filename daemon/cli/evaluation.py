@@ -1,4 +1,4 @@
-"""`kintsugi eval`: evaluates an agent behind an endpoint on tasks."""
+"""`kintsugi eval`: evaluate an agent behind an endpoint on tasks."""
 
 import asyncio
 import json
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 GENERATED: Final = "generated"
 SCENARIOS: Final = "scenarios"
-"""The splits of generated tasks, and of those of --scenarios."""
+"""The split of generated tasks, and the split of tasks given by --scenarios."""
 
 _ROUNDING: Final = 1e-9
-"""Excess over 1 that a sum of rates may have."""
+"""A sum of rates may exceed 1 by this much because of rounding."""
 
 _SHOWN: Final = 5
-"""Unjudged attempts, remarks and defects on stderr; the log has all of the first."""
+"""Number of unjudged attempts, remarks and defects that stderr shows; the log has all attempts."""
 
 # The options of each panel of the help.
 _task_option = partial(typer.Option, rich_help_panel="Which tasks")
@@ -45,7 +45,7 @@ _run_option = partial(typer.Option, rich_help_panel="The run")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app, "eval")(evaluate)
 
 
@@ -193,8 +193,8 @@ def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> li
 
 
 def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
-    """Return the environment with its scenarios or a file's, and the number of damaged lines.
-    Raises BadParameter for an environment without scenarios."""
+    """Return the environment with its own scenarios or a file's, and the number of damaged lines.
+    Raise BadParameter if the environment takes no scenarios."""
     from daemon.cli.environments import load_environment
 
     environment = load_environment(cli, name)
@@ -240,7 +240,7 @@ def _selection(
 
 
 def _shares(text: str) -> dict[str, float]:
-    """Parse shares like `cancel=1,return=3`."""
+    """Parse a text of shares, such as `cancel=1,return=3`. Raise BadParameter."""
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")
@@ -260,7 +260,7 @@ def _shares(text: str) -> dict[str, float]:
 
 
 def _read_rates(texts: list[str]) -> "dict[Operator, float]":
-    """Parse rates like `argument=0.5`. Raises BadParameter."""
+    """Parse texts of rates, such as `argument=0.5`. Raise BadParameter."""
     from envs.task import PERTURBATIONS
 
     rates: dict[Operator, float] = {}
@@ -288,7 +288,7 @@ def _read_rates(texts: list[str]) -> "dict[Operator, float]":
 
 
 def parse_json_object(text: str | None) -> dict[str, Any]:
-    """Return the JSON object of --extra; empty without one. Raises BadParameter."""
+    """Parse the JSON object of --extra; return {} without one. Raise BadParameter."""
     if text is None:
         return {}
     try:
@@ -305,11 +305,11 @@ def parse_json_object(text: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PlayedEvaluation:
-    """A finished evaluation."""
+    """A finished evaluation and its results."""
 
     run: "Run"
     idle: "Mapping[str, Grade]"
-    """Task -> the result of doing nothing."""
+    """Task -> the grade of an agent that does nothing."""
     result: dict[str, Any]
 
 
@@ -479,7 +479,7 @@ def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
     for name, what in (("clean", "without"), ("injected", "with")):
         part, repeated = result[name], result["redundant_calls"][name]
         if repeated is None:
-            continue  # it has no task, or no attempt of one was judged
+            continue  # there is no such task, or no attempt at one was judged
         cli.out.show(
             f"{part['tasks']:,} tasks {what} an injected mistake: pass^1 "
             f"{_read_pass_1(part)}, {repeated:.2f} redundant calls an episode"

@@ -1,4 +1,4 @@
-"""`kintsugi explain`: the reasons for something, down to the rollouts."""
+"""`kintsugi explain`: the reasons for something, traced back to the rollouts."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class PageUnwritable(KintsugiError):
-    """A file to which a page cannot be written."""
+    """The page cannot be written to this file."""
 
 
 _TASKS: Final = 3
-"""Tasks that a terminal shows of one pattern."""
+"""Number of tasks per pattern that a terminal shows."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(explain)
 
 
@@ -68,7 +68,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def tree(node: "Node") -> "Tree":
-    """Return a node and its reasons, for a terminal."""
+    """Return a node and its reasons as a tree for a terminal."""
     from rich.text import Text
     from rich.tree import Tree
 

@@ -1,4 +1,4 @@
-"""`kintsugi gateway` and `kintsugi key`: the agent's base URL, and the keys of its clients."""
+"""`kintsugi gateway` and `kintsugi key`: serve the agent's base URL, and make keys for clients."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from daemon.cli.command import DONE, Cli, command
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the root."""
     command(app)(gateway)
     command(app)(key)
 

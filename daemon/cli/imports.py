@@ -1,4 +1,4 @@
-"""`kintsugi import`: files of rollouts into the log, folded and diagnosed."""
+"""`kintsugi import`: read files of rollouts into the log, fold and diagnose them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from producers.importers.importer import ImportResult
 
 _SHOWN = 20
-"""Rejections, warnings and skipped files on stderr; `--json` has all of them."""
+"""Number of rejections, warnings and skipped files that stderr shows; `--json` has all."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app, "import")(import_rollouts)
 
 
@@ -67,7 +67,7 @@ def _append(
 
     with app.reading() as connection:
         reached = position(connection)
-    # Before the lookup in the tables, which know everything folded from here on.
+    # Read before the tables are asked: what is folded from here on, the tables know.
     waiting = read_pending_ids(app.spool, reached)
 
     def find_duplicates(ids: list[str]) -> set[str]:

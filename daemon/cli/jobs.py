@@ -1,4 +1,4 @@
-"""`kintsugi jobs`: training runs, wanted and over."""
+"""`kintsugi jobs`: training jobs, requested and finished ones."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ group = noun("jobs", "Training runs.")
 Named = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how that begins.")]
 
 _SHORT = 13
-"""Characters of an id in a list: enough for `jobs show`."""
+"""Characters of an id that a list shows; `jobs show` needs no more."""
 
 
 @command(group)

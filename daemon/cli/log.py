@@ -1,4 +1,4 @@
-"""`kintsugi log`: the events themselves."""
+"""`kintsugi log`: print and check the events of the log."""
 
 import re
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def verify(cli: Cli) -> int:
 
 
 def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, Any]:
-    """Return an event as documented; an unreadable one has data null and the reason in `error`."""
+    """Return an event as documented; if it is unreadable, `data` is None and `error` the reason."""
     from events.envelope import from_headers, timestamp
     from events.errors import KintsugiError
 
@@ -142,7 +142,7 @@ def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, An
 
 
 def _fill_data(line: dict[str, Any], record: "Record", bodies: "Bodies", tokens: bool) -> None:
-    """Add head, content and arrays in this order, so that parts before a broken one are shown."""
+    """Add head, content and arrays in this order: sections before a damaged one are then shown."""
     from events.codec import decode
 
     line["data"] = decode(record).data.model_dump(mode="json")
@@ -176,12 +176,12 @@ def _check_stream(stream: str) -> None:
 
 
 def _starts(log: "EventLog", stream: str, text: str | None) -> list[tuple[int, int]]:
-    """Return (partition, first offset) of the records to print."""
+    """Return (partition, first offset) for each partition whose records are to be printed."""
     first, ends = log.start(stream), log.end(stream)
     if text is None:
         return list(enumerate(first))
     if re.fullmatch(r"\d+", text):
-        # Beyond the end of one partition there may be more in another.
+        # The number may lie beyond one partition's end, but not beyond another's.
         return [(p, min(int(text), end)) for p, end in enumerate(ends)]
     if match := re.fullmatch(r"(\d+):(\d+)", text):
         partition = int(match[1])
@@ -206,7 +206,7 @@ def _bad_start(text: str, remedy: str) -> typer.BadParameter:
 
 
 def _newest(log: "EventLog", stream: str, number: int, ends: dict[int, int]) -> "Iterator[Record]":
-    """Yield the last `number` records before `ends` over all partitions, oldest first."""
+    """Yield the last `number` records before `ends` over all partitions, the oldest first."""
     records = [
         record
         for partition, start in enumerate(log.start(stream))

@@ -1,5 +1,5 @@
-"""The additions of methods to commands: groups of their own, and sections in answers. Importing
-this module must stay cheap, as root.py."""
+"""The additions of methods to commands: groups of commands, and sections in answers. Importing this
+module must stay fast, like root.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,27 +36,27 @@ GROUPS: "Final[Mapping[str | None, Sequence[typer.Typer]]]" = {
     "tasks": (plans.group, lessons.group),
     "adapters": (panel_commands.group,),
 }
-"""Group of the core -> the groups that follow it in the help."""
+"""Group of the core -> the methods' groups that follow it in the help."""
 
 BENCHMARKS: Final = (benchmark_command,)
-"""Modules that add a command to `bench`."""
+"""Modules that add a command to the group `bench`."""
 
 _SHORT = 13
-"""Characters of an id in a line: enough for `cycle show`."""
+"""Characters of an id in a line; `cycle show` needs no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A method's part of a command's answer."""
+    """A method's addition to a command's answer."""
 
     document: Any
-    """For scripts, as JSON."""
+    """The addition to the JSON document."""
     text: str
-    """For a terminal; may be empty."""
+    """The addition to the text on a terminal; may be empty."""
 
 
 def build_loop_metrics() -> "list[MethodMetrics]":
-    """Return the methods' metrics of the loop."""
+    """Return the metrics that the methods add to those of the loop."""
     from daemon.methods.lessons.metrics import build_metrics as of_lessons
     from daemon.methods.skills.metrics import build_metrics as of_skills
     from daemon.methods.synthesis.metrics import build_metrics as of_synthesis
@@ -65,7 +65,7 @@ def build_loop_metrics() -> "list[MethodMetrics]":
 
 
 def bind_chooser(serving: "Serving") -> "MakeChooser":
-    """Return a maker of the chooser of members for a gateway's sessions."""
+    """Return a function that makes the chooser of a panel's members for the gateway's sessions."""
     from producers.gateway.skills.member_choice import MemberChooser, RouterBound
 
     bound = RouterBound(serving.router_ms / 1000, serving.router_most_ms / 1000)
@@ -73,14 +73,14 @@ def bind_chooser(serving: "Serving") -> "MakeChooser":
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
-    """Return the files of a panel's bundle. Raises BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return path -> content of a panel. Raise BundleRefusal, BadAdapter, NoFingerprint."""
     from daemon.methods.skills.panel_bundle import read_panel_files
 
     return read_panel_files(app, connection, row)
 
 
 def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str, Section]:
-    """Return the methods' sections on a cycle, by name."""
+    """Return name -> section that a method adds to a cycle's answer."""
     from consumers.methods.synthesis.plans import read_cycle_tries
     from daemon.methods.lessons.practice import read_cycle_practice
 
@@ -100,7 +100,7 @@ def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str
 
 
 def count_modes(tasks: "Sequence[TaskProposed]") -> dict[str, int]:
-    """Return a method's name for its tasks -> how many of these are its."""
+    """Return name of a kind of task -> how many of these tasks a method wrote."""
     return {
         "lessons": sum(data.mode == "repair" for data in tasks),
         "by plans": sum(data.plan is not None for data in tasks),
@@ -108,24 +108,24 @@ def count_modes(tasks: "Sequence[TaskProposed]") -> dict[str, int]:
 
 
 def describe_pool(pool: "TaskPool") -> dict[str, int]:
-    """Return the methods' additions to a pool of a job, as JSON."""
+    """Return the fields that methods add to the JSON of a job's pool."""
     return {"lessons": pool.repair_count}
 
 
 def name_reasons(reasons: "Sequence[str]") -> list[str]:
-    """Return the reasons in words: all tasks that are made of a person's sessions are lessons."""
+    """Return the reasons as words for people. All tasks made of a person's sessions are lessons."""
     return ["lesson" if reason == "drawn" else reason for reason in reasons]
 
 
 def describe_erasure(held: "PersonData") -> dict[str, Section]:
-    """Return the methods' results from a person's sessions, by name, as ends of a sentence."""
+    """Return name -> section on what an erasure removes; its text ends a sentence."""
     count = len(held.live_tasks)
     text = f", {count:,} lessons made of these (retired)" if count else ""
     return {"lessons": Section(count, text)}
 
 
 def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[str, Section]:
-    """Return the methods' sections on an agent's task, by name."""
+    """Return name -> section that a method adds to a task's answer."""
     from consumers.methods.synthesis.verdicts import read_task_verdicts
 
     verdicts = read_task_verdicts(connection, task, alias)
@@ -134,14 +134,14 @@ def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[
 
 
 def inject_mistakes(spec: "Spec", rates: "Mapping[Operator, float]") -> "Spec":
-    """Return an evaluation in whose tasks mistakes are made at these rates, if there are any."""
+    """Return the evaluation with mistakes at these rates; unchanged without rates."""
     from daemon.methods.lessons.injection import InjectedSpec
 
     return InjectedSpec.of(spec, rates) if rates else spec
 
 
 def open_observer(spec: "Spec", environment: "Environment") -> "AttemptObserver | None":
-    """Return the observer of an evaluation's attempts, or None."""
+    """Return an observer of an evaluation's attempts; None if it has no mistakes."""
     from daemon.methods.lessons.injection import InjectedSpec, MistakeObserver
 
     return MistakeObserver(spec, environment) if isinstance(spec, InjectedSpec) else None

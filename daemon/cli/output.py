@@ -1,6 +1,7 @@
-"""Output of a command: data on stdout, talk on stderr. With `--json` stdout holds exactly one JSON
-document (JSON Lines for streams of events). Progress is shown on a terminal only. Control
-characters in rollouts are made visible, so that no foreign text can drive the reader's terminal."""
+"""The output of a command: data on stdout, messages on stderr. With `--json` stdout holds exactly
+one JSON document (JSON Lines for streams of events). Progress is shown only on a terminal. Control
+characters in rollouts are made visible, so that no recorded text can control the reader's terminal.
+"""
 
 import json
 import shutil
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _UNWRAPPED: Final = 10_000
-"""Width where stdout is no terminal: a script that cuts columns needs them whole."""
+"""Width of text if stdout is no terminal: a script that cuts out columns needs whole ones."""
 
 _CONTROL: Final = {
     code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"
@@ -25,27 +26,27 @@ _CONTROL: Final = {
 """Visible forms of C0 and C1 controls, DEL, and characters that turn text (Unicode's UAX 9)."""
 
 _LINE_BREAKS: Final = {ord("\n"): 0x240A, ord("\t"): 0x2409, 0x2028: 0xFFFD, 0x2029: 0xFFFD}
-"""Characters that would begin a line, or move to another column, within a line."""
+"""Visible forms of characters that would begin a new line or jump to another column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output options of a run."""
+    """The output options of one run of a command."""
 
     json: bool = False
     quiet: bool = False
 
     def document(self, value: Any) -> None:
-        """Write the one JSON document of a run, or one line of JSON Lines."""
+        """Write the single JSON document of a run, or one line of JSON Lines."""
         sys.stdout.write(as_json(value) + "\n")
 
     def show(self, *renderables: "RenderableType", columns: int = _UNWRAPPED) -> None:
-        """Print text for a person on stdout; without a terminal, as wide as `columns`."""
+        """Print text for people on stdout. If stdout is no terminal, the text is `columns` wide."""
         console = _console(columns)
         for renderable in renderables:
             if isinstance(renderable, str):
                 renderable = plain(renderable)
-            # A terminal wraps long lines itself, so that they can be copied whole.
+            # The terminal itself wraps long lines, so that they can be copied as one line.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
 
     def report(self, document: Any, *texts: str) -> None:
@@ -62,7 +63,8 @@ class Output:
         nothing: str = "",
         describe: Callable[[Any], Any] = asdict,
     ) -> None:
-        """Print rows as a table, or a document by `describe`; without rows, hint `nothing`."""
+        """Print rows as a table, or as JSON by `describe`; without rows, print the hint
+        `nothing`."""
         if self.json:
             self.document([describe(row) for row in rows])
         elif rows:
@@ -72,16 +74,16 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """Width of text."""
+        """The width of text in columns."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
 
     def hint(self, text: str) -> None:
-        """Print help, which `--quiet` leaves out."""
+        """Print a hint on stderr, unless `--quiet` is set."""
         if not self.quiet:
             print(plain(text), file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """Print a warning on one line, which no flag leaves out."""
+        """Print a warning on stderr in one line; no flag suppresses it."""
         print(f"warning: {plain_line(text)}", file=sys.stderr)
 
     @contextmanager
@@ -91,7 +93,7 @@ class Output:
         total: int | None = None,
         unit: Literal["events", "bytes", "episodes", "answers", "tasks"] = "events",
     ) -> Iterator[Callable[[int], None]]:
-        """Show progress on stderr unless quiet or without terminal; yield a function to advance."""
+        """Show progress on stderr, if it is a terminal; yield a function that adds done units."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _: None
             return
@@ -116,7 +118,7 @@ class Output:
 
 
 def as_json(value: Any) -> str:
-    """Return one line of strict JSON, escaped where stdout could not write the characters."""
+    """Return one line of strict JSON; characters that stdout cannot write are escaped."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     return json.dumps(
         value, ensure_ascii=encoding != "utf8", allow_nan=False, separators=(",", ":")
@@ -124,12 +126,12 @@ def as_json(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text that cannot drive a terminal."""
+    """Return the text with its control characters made visible."""
     return text.translate(_CONTROL)
 
 
 def plain_line(text: str) -> str:
-    """Return `text` as one line that cannot drive a terminal: its line breaks are visible."""
+    """Return the text as one line, with control characters and line breaks made visible."""
     return plain(text).translate(_LINE_BREAKS)
 
 
@@ -137,8 +139,8 @@ class Columns:
     """The columns of a list of rows, for its table and its JSON.
 
     A column is a name, which is also the name of the row's field, or a pair of a name and its
-    source: the path of a field (`counts.tries`), the path and a format (`counts.tries:,`), which
-    turns a number into text, or a function of the row. A path that meets None has the value None.
+    source. The source is the path of a field (`counts.tries`), a path with a format that turns a
+    number into text (`counts.tries:,`), or a function of the row. A path that meets None gives None.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class Columns:
         self._right, self._whole = right, whole
 
     def document(self, row: Any) -> dict[str, Any]:
-        """Return name -> value of a row."""
+        """Return column name -> value for one row."""
         return {name: read(row) for name, read in self._readers.items()}
 
     def build_table(self, rows: Iterable[Any]) -> Any:
@@ -182,8 +184,8 @@ def table(
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> Any:
-    """Return a table without frames; None is an empty cell, and line breaks in a cell are visible.
-    Columns `right` are aligned there; these and `whole` are never wrapped."""
+    """Return a table without frames. None gives an empty cell; line breaks in a cell are made
+    visible. Columns in `right` are aligned right; these and those in `whole` are never wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -201,7 +203,7 @@ def table(
 
 
 def format_interval(interval: dict[str, float] | None) -> str | None:
-    """Return value and bounds, 95 %; None without an interval."""
+    """Return a value with the bounds of its 95 % interval as text; None without an interval."""
     if interval is None:
         return None
     return f"{interval['value']:.3f} [{interval['low']:.2f}, {interval['high']:.2f}]"
@@ -216,7 +218,7 @@ def _write_cell(cell: Any) -> "Text":
 
 
 def facts(values: Mapping[str, Any]) -> Any:
-    """Return names and values, one under the other; only a Text may have several lines."""
+    """Return names and values, one pair per line; only a Text may have several lines."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`kintsugi patterns`: an agent's failures, ranked; an operator may force or silence a pattern."""
+"""`kintsugi patterns`: an agent's failure patterns, ranked; an operator may pin or mute one."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ OfAgent = Annotated[
 ]
 
 _WIDE = 110
-"""Columns from which there is room for examples and longer bars."""
+"""Terminal width from which there is room for examples and longer bars."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -34,12 +34,12 @@ _FIELDS = (
     "alias", "base", "pattern", "category", "pivot", "failures", "attempts", "pass_rate",
     "priority", "status", "examples",
 )  # fmt: skip
-"""The documented ones first, then others."""
+"""Fields of the JSON: the documented ones first, then `_MORE_FIELDS`."""
 
 _MORE_FIELDS = ("passes", "round", "trend", "operator", "reason")
 
 _SHOWN_ID = 13
-"""Characters of an example's id: enough to be unique, and `rollouts show` takes a prefix."""
+"""Characters of an example's id; `rollouts show` needs no more."""
 
 _STYLES = {
     "REGRESSED": "red", "PERSISTENT": "red", "NEW": "yellow", "RESOLVED": "green",
@@ -48,7 +48,7 @@ _STYLES = {
 
 
 def _describe_unusable(app: "App", connection: "Connection", alias: str | None) -> list[str]:
-    """Return a sentence for each agent with failures that no task can follow."""
+    """Return a sentence for each agent that has failures which no task can follow."""
     if not any(agent.environment for agent in app.settings.agents):
         return []
     from daemon.cycle.outlook import describe_unusable, read_outlooks
@@ -209,14 +209,14 @@ def _describe_pattern(line: "PatternLine") -> str:
 
 
 def bar(value: float, highest: float, cells: int) -> str:
-    """Return `value` as a bar in eighths of a cell, `highest` filling all of them."""
+    """Return `value` as a bar in eighths of a cell; `highest` fills all `cells`."""
     eighths = round(cells * 8 * value / highest) if highest > 0 else 0
     full, rest = divmod(max(0, eighths), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells)
 
 
 def sparkline(values: list[float]) -> str:
-    """Return a series in one line, from zero to its own highest."""
+    """Return the values as a line of small bars, from zero to the highest value."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return _SPARKS[0] * len(values)

@@ -1,4 +1,4 @@
-"""`kintsugi rebuild`: folds the log again from the start, compares, and swaps."""
+"""`kintsugi rebuild`: fold the log from the start, compare with the live tables, and swap."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app, "rebuild")(rebuild_tables)
 
 
@@ -53,7 +53,7 @@ def rebuild_tables(
 
 def _fold_the_rest(cli: Cli, app: "App", log: "EventLog") -> None:
     """Bring the live tables to the end of the log, so that all of it is compared. Tables of another
-    fold version or log stay as they are, because a rebuild replaces them."""
+    fold version or another log stay as they are, since a rebuild replaces them."""
     from consumers.runner import FoldVersionMismatch
     from events.errors import AheadOfLog, LogDiverged
 

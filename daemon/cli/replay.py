@@ -1,4 +1,4 @@
-"""`kintsugi replay`: folds a range of the log; also the places in it, as commands name them."""
+"""`kintsugi replay`: fold a range of the log. Also the shared options that name places in it."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +28,7 @@ Folder = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(replay)
 
 
@@ -81,7 +81,7 @@ def replay(
 
 @contextmanager
 def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
-    """Open the home's log, or an archive that continues with it."""
+    """Open the home's log, or an archive that the home's log continues."""
     from events.archive.archive import Archive
     from events.archive.views import ArchiveWithLog
 
@@ -91,13 +91,13 @@ def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
 
 
 def _where(app: "App", archive: Path | None) -> tuple[str, ...]:
-    """Return the files that hold the log read, for a later diff; a broker's log has none."""
+    """Return the files from which the log was read, for a later diff; a log in Kafka has none."""
     kept = () if archive is None else (str(archive.absolute()),)
     return kept if app.on_kafka else (*kept, str((app.home / "log.db").absolute()))
 
 
 def place_text(end: "Cut") -> str:
-    """Return a place of the log in the form that `--to` takes."""
+    """Return a position in the log as a text that `--to` accepts."""
     from events.streams import STREAMS
 
     return ";".join(

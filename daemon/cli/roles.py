@@ -1,5 +1,5 @@
-"""`kintsugi consume`, `ship`, `schedule` and `work`, which run until SIGTERM or SIGINT. Then the
-batch in hand finishes, and the exit code is 0."""
+"""`kintsugi consume`, `ship`, `schedule` and `work`, which run until SIGTERM or SIGINT. Then they
+finish the present batch and exit with code 0."""
 
 import logging
 import signal
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the root."""
     command(app)(consume)
     command(app)(ship)
     command(app)(schedule)
@@ -63,7 +63,7 @@ def consume(cli: Cli) -> None:
         try:
             runner.run(stop)
         except KintsugiError as error:
-            # The runner has already waited for errors that waiting mends.
+            # The runner has already waited for errors that may pass.
             raise FoldHaltError(f"the fold halted: {error}") from error
         log.info("stopped: %s", runner.counters)
 
@@ -98,7 +98,7 @@ def ship(cli: Cli) -> None:
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is not None:
-            # The database may be away; it is asked again when it is back.
+            # If the database is away now, the spool is checked again when it is back.
             with suppress(DatabaseError):
                 check_spool(app.reading, app.spool)
             log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
@@ -180,7 +180,7 @@ def _lead(
 
 
 def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
-    """Call `look` at once and then every `seconds`, until stopped; one call makes up for all missed
+    """Call `look` at once and then every `seconds`, until stopped. One call makes up for all missed
     ones. The clock is monotonic, so that setting the system clock back delays no call."""
     due = time.monotonic()
     while not stop.is_set():
@@ -259,7 +259,7 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
                 done = worker.work()
             except (LogUnavailable, DatabaseUnavailable) as error:
                 rounds.count_troubles(1)
-                if away != str(error):  # not every round of an outage
+                if away != str(error):  # once per outage, not in every turn
                     log.warning("%s", error)
                 away = str(error)
             else:
@@ -292,7 +292,7 @@ def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
         level=logging.WARNING if cli.out.quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    # At INFO these log each connection, poll and request; their troubles are warnings.
+    # At INFO these log each connection, poll and request; their problems are warnings.
     for name in ("kafka", "httpx2", "apscheduler", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
@@ -312,7 +312,7 @@ def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
 
 
 def _patiently(make: Callable[[], T], stop: threading.Event) -> T | None:
-    """Return `make()` once log and database can be used; None when stopped before."""
+    """Return `make()` as soon as log and database can be used; None if stopped before."""
     from consumers.database import DatabaseUnavailable
     from events.errors import LogUnavailable
 

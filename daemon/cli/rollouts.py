@@ -1,4 +1,4 @@
-"""`kintsugi rollouts`: the agent's rollouts, listed and shown."""
+"""`kintsugi rollouts`: list the agent's rollouts, and show one."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 group = noun("rollouts", "What the agent did.")
 
 _WIDE = 130
-"""Columns from which there is room for whole ids."""
+"""Terminal width from which there is room for whole ids."""
 
 _SHOWN_ID = 13
-"""Characters of a shortened id: enough for `rollouts show`, which takes a beginning."""
+"""Characters of a shortened id; `rollouts show` needs no more."""
 
 _SYSTEM_CHARACTERS = 300
-"""Characters shown of a system prompt, which every rollout repeats; `--full` shows all of it."""
+"""Characters shown of a system prompt, which every rollout repeats; `--full` shows all."""
 
 _CALL_CHARACTERS = 2000
-"""Characters shown of one call or finding: a degenerate model writes a megabyte of arguments."""
+"""Characters shown of one call or finding: a broken model writes a megabyte of arguments."""
 
 _COLUMNS = 120
-"""Width of calls side by side where stdout is no terminal: arguments are long."""
+"""Width of calls side by side if stdout is no terminal, since arguments are long."""
 
 _ROLE_STYLES = {"user": "bold green", "assistant": "bold blue", "tool": "dim"}
 

@@ -1,5 +1,5 @@
-"""The command `kintsugi`: all nouns under one name. Importing this module must stay cheap for
-`kintsugi --help`, so the nouns' modules import their needs inside their commands."""
+"""The command `kintsugi`: all nouns under one name. Importing this module must stay fast for
+`kintsugi --help`, so the nouns' modules import what they need inside their commands."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kintsugi route`: the policies that answer an alias."""
+"""`kintsugi route`: which policies answer an alias."""
 
 from math import fsum, isclose
 from typing import Annotated

@@ -1,5 +1,5 @@
-"""Shared parts of commands about adapters and routes: the operator, the engines and the output. A
-command that changes a route prints it once the live gateways follow (`print_live_route`)."""
+"""Shared parts of commands about adapters and routes: operator, engines and output. A command that
+changes a route prints it once the live gateways follow (`print_live_route`)."""
 
 import getpass
 import time
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from daemon.serving.publisher import Publisher
 
 _FOLLOW_SECONDS: Final = 5.0
-"""Seconds that a command waits for gateways to follow a route."""
+"""Seconds that a command waits for gateways to apply a route."""
 _LOOK_SECONDS: Final = 0.05
 
 EngineUrls = Annotated[
@@ -37,14 +37,14 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Return the act of an operator (default: the user); cut to 128 and 1,000 characters."""
+    """Return the act of an operator (default: the system's user); texts are cut to fit events."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])
 
 
 def parse_share(text: str, hint: str) -> float:
-    """Return a share of the sessions. Raises BadParameter for one that no policy can have."""
+    """Parse a share of the sessions. Raise BadParameter for a share that no policy can have."""
     from producers.gateway.routing.routes import SMALLEST_SHARE
 
     try:
@@ -61,13 +61,13 @@ def parse_share(text: str, hint: str) -> float:
 
 
 def locate_files(cli: Cli, path: str | None) -> str | None:
-    """Return the local folder of an adapter's recorded path; None and the empty path stay."""
+    """Return the local folder of an adapter's recorded path; None and "" stay."""
     return str(cli.settings.adapter_paths.locate(path)) if path else path
 
 
 @contextmanager
 def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
-    """Open the publisher of the home, over its engines (`open_engines`)."""
+    """Open the publisher of the home's routes, over its engines (`open_engines`)."""
     from daemon.serving.publisher import Publisher
 
     with cli.app() as app, open_engines(app, urls) as fleet:
@@ -75,7 +75,7 @@ def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publish
 
 
 def open_engines(app: "App", urls: list[str] | None) -> "Fleet":
-    """Return the engines at `urls`, else those of the settings, else that of the home's `up`."""
+    """Return the engines at `urls`, else those of the settings, else that of `kintsugi up`."""
     from daemon.core.own_engine import OwnEngine
     from daemon.serving.fleet import EngineOptions, open_fleet
 
@@ -89,7 +89,7 @@ def open_engines(app: "App", urls: list[str] | None) -> "Fleet":
 
 
 def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
-    """Print a route once the live gateways have it, or say that some have not."""
+    """Print a route once the live gateways have applied it, or say how many have not."""
     from consumers.reads.serving import route_lines
 
     live, behind = _wait_for_gateways(app, row.offset)
@@ -108,7 +108,7 @@ def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
 
 
 def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
-    """Return how many gateways are live, and how many of them have not applied an event."""
+    """Return the number of live gateways, and of those that have not applied the event in time."""
     from consumers.reads.gateways import read_live_gateways
 
     until = time.monotonic() + _FOLLOW_SECONDS
@@ -127,7 +127,7 @@ def _name_policy(line: "RouteLine") -> str:
 
 
 def describe_members(members: "Mapping[str, str | None] | None", base: str) -> str:
-    """Return the members of a policy for display behind its name; empty without members."""
+    """Return a text with a policy's members, to follow its name; "" without members."""
     if members is None:
         return ""
     return f" ({', '.join(f'{member}: {name or base}' for member, name in members.items())})"

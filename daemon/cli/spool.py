@@ -1,4 +1,4 @@
-"""`kintsugi spool`: the events that homes recorded, and those that Kafka lacks."""
+"""`kintsugi spool`: the events that homes recorded, and which of them Kafka lacks."""
 
 import time
 from contextlib import suppress
@@ -176,7 +176,7 @@ def drain(
 
 
 def _check(app: "App") -> None:
-    """Raise SpoolBehindTables for a spool from an earlier copy, unless the database is away."""
+    """Raise SpoolBehindTables if the spool is an earlier copy, unless the database is away."""
     from consumers.database import DatabaseError
     from daemon.core.spool_check import check_spool
 
@@ -185,7 +185,7 @@ def _check(app: "App") -> None:
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
-    """Drain, as `_drain` does, another home's spool without a writer, and copy its bodies here."""
+    """Drain another home's idle spool as `_drain` does, after copying its bodies to this home."""
     from daemon.config.settings import ConfigurationError
     from producers.spool.owner import bring_bodies, open_idle_spool
 
@@ -199,8 +199,8 @@ def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -
 
 
 def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool) -> int:
-    """Ship the spool; return how many events were new to Kafka, or were sent `again`. Raises
-    LogUnavailable, and LogError where another process ships those to be sent again."""
+    """Ship the spool; return how many events were new to Kafka, or were sent `again`. Raise
+    LogUnavailable; raise LogError if another process ships events that are to be sent again."""
     from daemon.core.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS

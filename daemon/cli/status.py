@@ -1,4 +1,4 @@
-"""`kintsugi status`: the state of log, fold and cycles."""
+"""`kintsugi status`: the state of the log, the fold and the cycles."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from daemon.cli.serving import describe_members
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(status)
 
 

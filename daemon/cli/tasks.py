@@ -1,4 +1,4 @@
-"""`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; adds some, retires one."""
+"""`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; add some, retire one."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,12 +41,12 @@ BaseName = Annotated[
 ]
 
 _SHOWN: Final = 5
-"""Rejected definitions on stderr; `--json` has all."""
+"""Number of rejected definitions that stderr shows; `--json` has all."""
 _DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
 
 
 class UnknownTaskId(KintsugiError):
-    """No task of an agent has this id, or several begin so."""
+    """No task of an agent has this id, or several ids begin with this text."""
 
 
 @command(group)
@@ -77,12 +77,12 @@ _FIELDS: Final = Columns(
 
 
 def build_task_document(line: "TaskLine") -> dict[str, Any]:
-    """Return a task as `tasks ls --json` has it."""
+    """Return a task's document as in `tasks ls --json`."""
     return _FIELDS.document(line)
 
 
 def shorten_id(line: "TaskLine") -> str:
-    """Return the id of a task with as much of its sha256 as `tasks show` needs."""
+    """Return a task's id with its sha256 shortened; `tasks show` needs no more."""
     return _DIGEST.sub(r"\1", line.task)
 
 
@@ -170,8 +170,8 @@ def _define(app: "App", task: str) -> "TaskDefinition | None":
 def find_task_line(
     connection: "Connection", task: str, alias: str | None, traffic: bool = False
 ) -> "TaskLine":
-    """Return the task with this id or unique beginning; `traffic`: also a task of the agent's
-    traffic. Raises UnknownTaskId, BadParameter where several agents have it."""
+    """Return the task with this id or unique beginning of an id. `traffic` also searches the
+    agent's traffic. Raise UnknownTaskId; raise BadParameter if several agents have the task."""
     from consumers.reads.learning import find_traffic_task, list_task_lines
 
     # A database may ignore case in comparisons.
@@ -253,7 +253,7 @@ def add(
 def add_definitions(
     cli: Cli, additions: "Additions", definitions: "Iterable[RawDefinition]", writer: "TaskWriter"
 ) -> "tuple[list[str], list[Refusal]]":
-    """Append sound definitions; return ids and refusals. Raises LogError, DatabaseUnavailable."""
+    """Append valid definitions; return ids and refusals. Raise LogError, DatabaseUnavailable."""
     from daemon.proposer.additions import Addition, Refusal
 
     ids: list[str] = []
@@ -276,7 +276,7 @@ def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> Non
 
 
 _AT_ONCE: Final = 64
-"""Definitions that are checked before those that passed are appended."""
+"""Number of definitions that are checked before those that passed are appended."""
 
 
 def _print_additions(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Refusal]") -> int:
@@ -296,7 +296,7 @@ def _print_additions(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequenc
 def resolve_target(
     cli: Cli, connection: "Connection", alias: str | None, base: str | None, pattern: str | None
 ) -> "Target":
-    """Return the agent, base and pattern that tasks are added for. Raises BadParameter."""
+    """Return the agent, base and pattern for which tasks are added. Raise BadParameter."""
     from consumers.reads import agents
     from consumers.reads.rollouts import pattern_lines
     from daemon.proposer.task_buffer import Target
@@ -333,8 +333,8 @@ def open_additions(
     env: str | None,
     without: str | None = None,
 ) -> "Additions":
-    """Return the examiner of definitions, over the named environment or those of the settings. It
-    compares with the agent's tasks except `without`."""
+    """Return the checker of definitions, for the named environment or those of the settings. It
+    compares definitions with the agent's tasks, except the task `without`."""
     from consumers.reads import evidence, learning
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import find_body_in
@@ -373,7 +373,7 @@ def open_additions(
 
 
 def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTask":
-    """Return a task of the buffer, by its body if this version can read it, else by its record."""
+    """Return a task of the buffer from its body, or from its record if the body is unreadable."""
     from daemon.proposer.candidate import PriorTask
     from envs.environment import UnknownTask
 
@@ -387,8 +387,8 @@ def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTas
 
 
 def read_definition(app: "App", connection: "Connection", task: str) -> "TaskDefinition | None":
-    """Return a task's definition by its body, or None where this version reads none. Raises
-    UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
+    """Return a task's definition from its body; None if this version cannot read it. Raise
+    KeysUnavailable; raise UnknownTask for an encrypted one that cannot be decrypted."""
     from daemon.core.task_definitions import read_open_body
     from envs.task import BadDefinition, is_content_id, read_body
 

@@ -1,4 +1,4 @@
-"""`kintsugi trace`: sends the log's events as spans."""
+"""`kintsugi trace`: send the log's events as OpenTelemetry spans."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(trace)
 
 
@@ -53,10 +53,10 @@ def trace(
 
 
 def _give_way() -> None:
-    """Lower this process's priority: where cores are short, spans can wait."""
+    """Lower this process's priority: if CPU time is short, spans can wait."""
     try:
         # Not SCHED_IDLE: on a busy machine a read of the tables might take minutes, and SQLite's
-        # log of changes would grow as long.
+        # write-ahead log would grow meanwhile.
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     except PermissionError:
         # A service manager may forbid it and set the priority itself, as ops/systemd does.

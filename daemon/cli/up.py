@@ -1,4 +1,4 @@
-"""`kintsugi up`: every role in one command."""
+"""`kintsugi up`: run every role with one command."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(up)
 
 
@@ -25,8 +25,8 @@ def up(cli: Cli) -> None:
     with cli.app() as app:
         home = app.home
     with stop_on_signal(cli) as stop, alone(home, engine_of(cli.settings)):
-        # Closed before they run: the supervisor lives for weeks and needs neither database nor
-        # broker.
+        # The application is closed before they run: the supervisor lives for weeks and needs
+        # neither database nor broker.
         if away := prepare(cli.settings, stop):
             log.warning(
                 "starting without what is away: %s; the gateway answers and records, the other "

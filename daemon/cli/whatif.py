@@ -1,4 +1,4 @@
-"""`kintsugi whatif`: the cycles that would have begun with other settings."""
+"""`kintsugi whatif`: which cycles would have begun with other settings."""
 
 import tempfile
 from pathlib import Path
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from events.log import EventLog
 
 _LOOKS: Final = 1_000
-"""Most looks at the log."""
+"""Most evaluations of the scheduler's rule over the log."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the root."""
     command(app)(whatif)
 
 
@@ -70,7 +70,7 @@ def whatif(
 
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
-    """Return the seconds between two looks: the leader's, or more to stay within `_LOOKS` looks."""
+    """Return the seconds between evaluations: the leader's, or more to make at most `_LOOKS`."""
     from events.archive.views import find_time_span
 
     first, last = find_time_span(log, end)
