@@ -63,8 +63,7 @@ class Output:
         nothing: str = "",
         describe: Callable[[Any], Any] = asdict,
     ) -> None:
-        """Print rows as a table, or as JSON by `describe`; without rows, print the hint
-        `nothing`."""
+        """Print rows as a table, or as JSON by `describe`; without rows, hint `nothing`."""
         if self.json:
             self.document([describe(row) for row in rows])
         elif rows:
@@ -140,7 +139,7 @@ class Columns:
 
     A column is a name, which is also the name of the row's field, or a pair of a name and its
     source. The source is the path of a field (`counts.tries`), a path with a format that turns a
-    number into text (`counts.tries:,`), or a function of the row. A path that meets None gives None.
+    number into text (`counts.tries:,`), or a function of the row. A path through None gives None.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Return the act of an operator (default: the system's user); texts are cut to fit events."""
+    """Return an operator's act (default: the user), with texts cut to 128 and 1,000 characters."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])
