@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(group: typer.Typer) -> None:
-    """Add the commands to the group `kintsugi log`."""
+    """Register the commands with the group `kintsugi log`."""
     command(group, "export")(export_log)
     command(group, "import")(import_log)
     command(group, "trim")(trim_log)

@@ -131,7 +131,7 @@ def check_name(option: str, value: str) -> None:
 
 
 def noun(name: str, help: str) -> typer.Typer:
-    """Return the group of commands on one noun."""
+    """Return a group of commands on one noun, such as `kintsugi cycle`."""
     return typer.Typer(name=name, help=help, add_completion=False)
 
 

@@ -30,7 +30,7 @@ _NO_FIGURE: Final = "–"
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command to its group."""
+    """Register the command with the group `kintsugi cycle`."""
     command(group)(account)
 
 

@@ -24,7 +24,7 @@ _PATTERN_FIELDS: Final = (
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command to its group."""
+    """Register the command with the group `kintsugi cycle`."""
     command(group)(plan)
 
 

@@ -48,7 +48,7 @@ def ls(cli: Cli, alias: OnlyAgent = None, limit: AtMost = None) -> None:
 
 
 def line(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> dict[str, Any]:
-    """Return the JSON document of a cycle in a list."""
+    """Return a cycle as one entry of the JSON that `cycle ls` prints."""
     return {**_FIELDS.document(row), "step": step, "cost": _cost(cost)}
 
 

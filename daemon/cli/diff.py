@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(diff)
 
 

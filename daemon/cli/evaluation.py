@@ -45,7 +45,7 @@ _run_option = partial(typer.Option, rich_help_panel="The run")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app, "eval")(evaluate)
 
 

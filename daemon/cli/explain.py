@@ -25,7 +25,7 @@ _TASKS: Final = 3
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(explain)
 
 

@@ -8,7 +8,7 @@ from daemon.cli.command import DONE, Cli, command
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the root."""
+    """Register the commands with the command line's application `app`."""
     command(app)(gateway)
     command(app)(key)
 

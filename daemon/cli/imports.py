@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app, "import")(import_rollouts)
 
 

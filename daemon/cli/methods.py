@@ -56,7 +56,7 @@ class Section:
 
 
 def build_loop_metrics() -> "list[MethodMetrics]":
-    """Return the metrics that the methods add to those of the loop."""
+    """Return the metrics of the improvement loop that the methods add."""
     from daemon.methods.lessons.metrics import build_metrics as of_lessons
     from daemon.methods.skills.metrics import build_metrics as of_skills
     from daemon.methods.synthesis.metrics import build_metrics as of_synthesis
@@ -80,7 +80,7 @@ def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") 
 
 
 def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str, Section]:
-    """Return name -> section that a method adds to a cycle's answer."""
+    """Return name -> section that a method adds to the answer about a cycle."""
     from consumers.methods.synthesis.plans import read_cycle_tries
     from daemon.methods.lessons.practice import read_cycle_practice
 
@@ -125,7 +125,7 @@ def describe_erasure(held: "PersonData") -> dict[str, Section]:
 
 
 def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[str, Section]:
-    """Return name -> section that a method adds to a task's answer."""
+    """Return name -> section that a method adds to the answer about a task."""
     from consumers.methods.synthesis.verdicts import read_task_verdicts
 
     verdicts = read_task_verdicts(connection, task, alias)

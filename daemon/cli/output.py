@@ -73,7 +73,7 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """The width of text in columns."""
+        """Return the width of text on stdout, in columns of characters."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
 
     def hint(self, text: str) -> None:

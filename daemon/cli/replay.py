@@ -28,7 +28,7 @@ Folder = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(replay)
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the root."""
+    """Register the commands with the command line's application `app`."""
     command(app)(consume)
     command(app)(ship)
     command(app)(schedule)

@@ -11,7 +11,7 @@ from daemon.cli.serving import describe_members
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(status)
 
 

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(up)
 
 

@@ -22,7 +22,7 @@ _LOOKS: Final = 1_000
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the root."""
+    """Register the command with the command line's application `app`."""
     command(app)(whatif)
 
 

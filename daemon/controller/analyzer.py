@@ -56,7 +56,7 @@ three sentences. Answer with one JSON object.
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The analyzer model's weaknesses, or the reason why it named none."""
+    """The weaknesses that the analyzer model found, or the reason why it gave none."""
 
     model: str
     findings: tuple[PatternFinding, ...] = ()

@@ -54,7 +54,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The sampled failed rollouts of a round that show one pattern."""
+    """The sampled failed rollouts of a round that show one failure pattern."""
 
     pattern: str
     rollouts: tuple[str, ...]
@@ -64,7 +64,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class ClientFailures:
-    """The failures of one pattern in the sessions of one API key."""
+    """The failures of one pattern in the sessions of one client's API key."""
 
     count: int
     examples: tuple[str, ...]
@@ -281,11 +281,11 @@ def describe_directive(directive: Directive) -> str:
 
 
 def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
-    """Return a text with the mode of a task and its plan, if it has one."""
+    """Return a text with the mode by which a task is written, and its plan, if any."""
     return mode if plan is None else f"{mode} by {plan}, revision {revision}"
 
 
 def describe_modes(quota: Quota) -> str | None:
-    """Return a text with the modes of a quota and their reasons; None if it has no modes."""
+    """Return a text with a quota's modes (ways to write tasks) and reasons; None without modes."""
     choices = [f"{choice.tasks} by {choice.mode}: {choice.reason}" for choice in quota.modes]
     return "; ".join(choices) or None

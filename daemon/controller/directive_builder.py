@@ -81,7 +81,7 @@ def direct(
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """A closed round of one agent on one base model."""
+    """A closed round: the rollouts of one agent on one base model that are diagnosed together."""
 
     alias: str
     base: str

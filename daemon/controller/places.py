@@ -54,7 +54,7 @@ def divide_places(
 
 
 class _Division:
-    """The places divided so far: a flow from patterns to keys, each key with a limit."""
+    """The places given out so far: a flow from failure patterns to API keys, which have limits."""
 
     def __init__(
         self, claims: Mapping[str, Mapping[Client, int]], limits: Mapping[Client, int]

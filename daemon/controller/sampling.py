@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The part of a conversation that is shown."""
+    """The part of a conversation that the analyzer model sees."""
 
     messages: tuple[Message, ...]
     left_out: int = 0

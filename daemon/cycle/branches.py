@@ -12,7 +12,7 @@ from events.errors import KintsugiError
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch: the failure patterns that one of the cycle's jobs may train on."""
+    """A branch of a cycle: a name and the failure patterns that its job trains on."""
 
     name: str
     patterns: tuple[str, ...]
@@ -20,7 +20,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """The branches of a cycle, and the branches that it leaves out."""
+    """The branches that a cycle trains, and those that it leaves out."""
 
     branches: tuple[Branch, ...] = ()
     """Branches in the order of their jobs; empty for a cycle with one job."""
@@ -34,4 +34,4 @@ class BranchChoice:
 
 
 class VersionRefusal(KintsugiError):
-    """A cycle's branches can never be composed to a version."""
+    """The adapters of a cycle's branches can never be composed to one version."""

@@ -131,7 +131,7 @@ def _mean_points(checks: "list[Check]") -> float | None:
 def _price_points(
     row: CycleRow, gain: Mapping[str, float | None], hours: float
 ) -> tuple[dict[str, float | None], str | None]:
-    """Return the hours per point, and the reason if there are none."""
+    """Return the training hours per gained point, and the reason if there are none."""
     nothing: dict[str, float | None] = dict.fromkeys(gain)
     if row.outcome != "promoted":
         return nothing, f"it ended {row.outcome}, so nothing that answers was gained"

@@ -68,7 +68,7 @@ class Planner(Protocol):
 
 @dataclass(slots=True)
 class TickResult:
-    """The result of one tick."""
+    """The result of one tick, which is one turn of the leader over all agents."""
 
     epoch: int | None
     """Epoch of this leader; None if another process leads."""
@@ -80,7 +80,7 @@ class TickResult:
 
 
 class Leader:
-    """A process that leads, or waits while another process leads."""
+    """A process that leads cycles, or waits while another process leads."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class CycleMethods:
-    """The methods for one planner. It remembers failed studies and what data engines have spent."""
+    """The methods as one planner uses them. It remembers failed studies and spent budgets."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class CycleMethods:
         return request_router(self._app, cycle, agent, self._teach_chooser)
 
     def review_tasks(self, environment: "Environment", cycle: "CycleRow") -> "Review":
-        """Return the review of written tasks whose rollouts all fail."""
+        """Return the review of written tasks whose rollouts mostly fail."""
         return self._reviews.review(environment, cycle)
 
     def fill_quotas(
@@ -194,7 +194,7 @@ def find_user(
 
 
 def open_user_trials(settings: "Settings") -> "JobRunner":
-    """Return the runner for the gates of adapters that play users."""
+    """Return the runner of the jobs that test adapters which play users."""
     from daemon.methods.synthesis.users.worker import user_trials_of
 
     return user_trials_of(settings)
@@ -224,7 +224,7 @@ def list_late_versions(connection: "Connection", alias: str) -> "list[tuple[Adap
 
 
 def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str | None:
-    """Return why no job can train the version's chooser; None if one can."""
+    """Return why no job can train a chooser among the version's members; None if one can."""
     from daemon.methods.skills.panel_parts import find_router_obstacle
 
     return find_router_obstacle(connection, state)

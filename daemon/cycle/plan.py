@@ -56,7 +56,7 @@ class UnknownAgent(WrongUsage):
 
 @dataclass(frozen=True, slots=True)
 class CyclePlan:
-    """The plan of an agent's next cycle."""
+    """The plan of an agent's next cycle, made by a dry run."""
 
     cycle: str
     number: int

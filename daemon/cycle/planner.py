@@ -95,7 +95,7 @@ class _Stock:
 
 
 class CyclePlanner:
-    """Writes the directives, tasks and jobs of cycles."""
+    """Writes the directive, the tasks and the job requests of each cycle."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ class Skip(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The tasks and jobs that a cycle decides on."""
+    """The tasks and job requests that a cycle decides on in its step PROPOSE."""
 
     said: Mapping[str, Decision]
     """Event id -> a task, a rejection or a job."""
@@ -30,7 +30,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A decision about a round, recorded before the directive is written."""
+    """A method's finding about a round, recorded before the directive is written."""
 
     data: Decision
     step: str
@@ -41,7 +41,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class FreeRequest:
-    """The request of a job that runs beside the cycles."""
+    """The request of a training job that belongs to no cycle."""
 
     event: str
     data: JobRequested

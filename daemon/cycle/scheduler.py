@@ -36,7 +36,7 @@ MOST_BACKOFFS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A cycle is due now."""
+    """A cycle of the agent is to begin now, with the trigger and its reason."""
 
     trigger: Trigger
     reason: str
@@ -66,7 +66,7 @@ def decide(facts: Scheduling, settings: "Scheduler", now: datetime) -> Due | Not
 
 
 def not_due_without_environment(alias: str) -> NotDue:
-    """Return the result for an agent whose tasks cannot be played."""
+    """Return NotDue for an agent without an environment, whose tasks cannot be played."""
     missing = (
         f"{alias} has no executable environment: its traffic is recorded, its sessions have no "
         "verdict, and nothing is trained; name one in the setting agents"

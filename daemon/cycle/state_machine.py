@@ -37,7 +37,7 @@ Role = Literal["schedule", "work"]
 
 
 class Step(StrEnum):
-    """The next step of a cycle."""
+    """The steps of a cycle, in order."""
 
     DIAGNOSE = "diagnose"
     """Close a round of the training history at the cycle's position."""
@@ -81,14 +81,14 @@ STOPS: Final = ("diagnose", "propose", "train", "gate", "compose", "canary", "ro
 
 @dataclass(frozen=True, slots=True)
 class CycleEnd:
-    """The outcome of a cycle."""
+    """The outcome of a cycle and its reason."""
 
     outcome: CycleOutcome
     reason: str
 
 
 class DueStep(NamedTuple):
-    """A step that can be taken now."""
+    """A step that is to be taken now, for the whole cycle or for one branch."""
 
     step: Step
     branch: BranchState | None = None
@@ -100,7 +100,7 @@ BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cance
 
 @dataclass(frozen=True, slots=True)
 class BranchEnd:
-    """The outcome of a branch."""
+    """The outcome of one branch of a cycle and its reason."""
 
     outcome: BranchOutcome
     reason: str = ""
@@ -137,7 +137,7 @@ def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
 
 
 def find_branch_step(branch: BranchState) -> Step | BranchEnd:
-    """Return a branch's next step, or its outcome."""
+    """Return a branch's next step, or its outcome if it has ended."""
     adapter, job = branch.adapter, branch.job
     if adapter is None:
         if job.outcome is None or job.outcome == "trained":

@@ -71,7 +71,7 @@ def _read_state(
 
 
 def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
-    """Return the name of a cycle's next step; None if the cycle is over."""
+    """Return the name of a cycle's next step; None if the cycle has ended."""
     if cycle.outcome is not None:
         return None
     bases = {pair.alias: pair.base for pair in agents.present(connection)}

@@ -47,7 +47,7 @@ OpenEnvironment = Callable[[str], Environment]
 
 @dataclass(frozen=True, slots=True)
 class RawDefinition:
-    """One definition as the file's bytes, before it is parsed."""
+    """One task definition of a file, as bytes that are not parsed yet."""
 
     position: str
     text: bytes | None
@@ -82,7 +82,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A definition that failed a check, and the reason."""
+    """A definition that failed a check, with the check and the reason."""
 
     position: str
     check: Check

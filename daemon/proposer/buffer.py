@@ -78,7 +78,7 @@ class PoolEntry:
 
 @dataclass(frozen=True, slots=True)
 class PoolMix:
-    """The shares of a job's pools."""
+    """The settings that decide the shares of a job's pools."""
 
     step: float = 0.1
     """Growth of the targeted share with each round."""

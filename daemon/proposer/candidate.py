@@ -42,7 +42,7 @@ Sampler = Callable[[TaskDefinition], int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A failed rollout and its task, which a written task follows."""
+    """A failed rollout and its task, from which tasks are written."""
 
     rollout: str
     task: TaskDefinition
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PriorTask:
-    """A task that is already in the buffer, as far as novelty compares it."""
+    """A task in the buffer, reduced to what the check of novelty compares."""
 
     signature: str | None
     request: str

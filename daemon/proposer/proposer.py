@@ -53,7 +53,7 @@ _OF_PERSON: Final = "it is made of a person's session, so the reason is not reco
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """Quotas to fill, and the context of their checks."""
+    """A directive's quotas to fill, and what the checks of the tasks need."""
 
     cycle: str
     alias: str
@@ -84,7 +84,7 @@ class ProposalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An accepted or rejected task, as an event to append."""
+    """The event of an accepted or rejected task, with its id, to append to the log."""
 
     id: str
     """derive_id("proposal", cycle, pattern, place, try). In a job's round, the job's id and the

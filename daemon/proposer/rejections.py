@@ -54,7 +54,7 @@ def reject_bodies(
 
 
 def describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Return why a cycle has no task, by the rejections of its own tasks."""
+    """Return a text that says why a cycle has no task: the reasons of its rejections."""
     rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -134,7 +134,7 @@ def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str,
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
-    """Return the tasks that this environment knows."""
+    """Return those tasks that this environment knows; it cannot make the others again."""
     known = []
     for name in tasks:
         try:

@@ -211,7 +211,7 @@ def solvable(examined: CandidateFacts) -> str:
 
 
 def informative(examined: CandidateFacts) -> str:
-    """Check V8: the policy fails a sample, and passes one unless `hard`. Raise CheckFailure."""
+    """Check V8: of the samples one fails, and one passes unless `hard`. Raise CheckFailure."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:

@@ -56,7 +56,7 @@ AWAY_SECONDS: Final = 600.0
 
 @dataclass(slots=True)
 class RepairReport:
-    """Counts of search results, and the reasons why rollouts wait."""
+    """Counts of search results by outcome, and the reasons why rollouts wait."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     troubles: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ class RepairReport:
 
 
 class RepairQueue:
-    """The failed rollouts of one home that no repair search has covered."""
+    """Finds failed rollouts that no search has covered, and searches their repairs."""
 
     def __init__(self, app: "App", clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
@@ -152,7 +152,7 @@ class RepairQueue:
         return report
 
     def _search(self, candidate: RepairCandidate, report: RepairReport) -> RepairSearched | None:
-        """Return the result for one rollout, or None if it has to wait."""
+        """Search one rollout's repair; return None if the rollout has to wait."""
         rollout = candidate.rollout
         try:
             return _search_rollout(self._app, rollout, self._environments)

@@ -124,7 +124,7 @@ def build_document(account: CycleAccount) -> dict[str, Any]:
 
 
 def is_reached(stage: Stage, facts: CycleFacts) -> bool:
-    """Return whether the cycle came as far as `stage`."""
+    """Return whether the cycle came as far as `stage` before it ended."""
     row = facts.row
     match stage:
         case "diagnosis":

@@ -50,7 +50,7 @@ StageVerdict = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Points of a cycle; None where they were not measured or the cycle did not come so far."""
+    """Points of pass^1 at each stage of a cycle; None if not measured or not reached."""
 
     potential: Interval | None
     directed: Interval | None
@@ -74,7 +74,7 @@ class Limit:
 
 
 def measure_balance(facts: CycleFacts) -> Balance:
-    """Return the points of a finished cycle, and the loss of each stage."""
+    """Return the points of pass^1 of a finished cycle, and the loss of each stage."""
     counted = facts.judged > 0
     potential = _count_points(facts, lambda _: True) if counted else None
     directed = aimed = None

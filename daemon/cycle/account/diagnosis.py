@@ -26,7 +26,7 @@ class KindTraffic:
 
 @dataclass(frozen=True, slots=True)
 class PatternRank:
-    """A failure pattern of the round, with its quota."""
+    """A failure pattern of the round, with its priority and its number of tasks."""
 
     pattern: str
     priority: float
@@ -38,7 +38,7 @@ class PatternRank:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The figures of a cycle's diagnosis."""
+    """How a cycle's diagnosis ranked the kinds of task and the failure patterns."""
 
     round: int | None
     judged: int
@@ -58,7 +58,7 @@ class Diagnosis:
 
 
 def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
-    """Return the figures of a cycle's diagnosis."""
+    """Return how a cycle's diagnosis ranked kinds of task and failure patterns."""
     kinds = _describe_kinds(facts)
     known = [kind for kind in kinds if kind.kind != UNKNOWN and kind.failures]
     weakest = tuple(kind.kind for kind in known if not _is_fewer(kind.failures, known[0].failures))

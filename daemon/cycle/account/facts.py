@@ -38,7 +38,7 @@ class SampledRollout:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFacts:
-    """Live sessions of candidate and incumbent before the cycle ended."""
+    """Judged live sessions of candidate and incumbent until the cycle ended."""
 
     canary: PassCount
     incumbent: PassCount
@@ -50,7 +50,7 @@ class CanaryFacts:
 
 @dataclass(frozen=True)
 class CycleFacts:
-    """The facts about a finished cycle."""
+    """The facts about a finished cycle from which its account is computed."""
 
     row: CycleRow
     traffic: tuple[TrafficCount, ...] = ()

@@ -13,7 +13,7 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class TargetGain:
-    """The gain that the gate measured on one target."""
+    """The gain that the gate measured on one target of the candidate."""
 
     target: str
     kinds: Mapping[str, float]
@@ -55,7 +55,7 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The gate's figures and decision."""
+    """The gate's measurements of a cycle's candidate, and its decision."""
 
     adapter: str | None
     incumbent: str | None
@@ -72,7 +72,7 @@ class Gate:
 
 
 def describe_gate(facts: CycleFacts) -> Gate:
-    """Return the figures of a cycle's gate, and its decision."""
+    """Return what the gate measured for a cycle's candidate, and its decision."""
     row = facts.adapter
     report = None if row is None else row.gate
     return Gate(

@@ -59,7 +59,7 @@ class KindSamples:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The figures of a cycle's training job."""
+    """Figures of a cycle's training job: steps, rollouts, samples by pool and kind."""
 
     job: str | None
     outcome: str | None
@@ -86,7 +86,7 @@ class Learner:
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
-    """Return the figures of a cycle's training job."""
+    """Return the figures of a cycle's training job: steps, rollouts and samples."""
     job, recorded = facts.job, len(facts.sampled) + facts.unplaced
     used = None if job is None else job.rollouts
     return Learner(

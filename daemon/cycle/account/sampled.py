@@ -7,7 +7,7 @@ from daemon.cycle.account.facts import UNKNOWN, CycleFacts, PassCount, SampledRo
 
 
 def select_targeted(facts: CycleFacts) -> list[SampledRollout]:
-    """Return the rollouts on tasks of targeted pools."""
+    """Return the sampled rollouts on tasks that were written for failure patterns."""
     pools = map_pools(facts)
     return [item for item in facts.sampled if not is_replay(facts, pools.get(item.task))]
 
@@ -26,7 +26,7 @@ def map_pools(facts: CycleFacts) -> Mapping[str, str]:
 
 
 def is_replay(facts: CycleFacts, pool: str | None) -> bool:
-    """Return whether a pool replays tasks; True also for an unknown pool."""
+    """Return whether a pool only replays tasks, so is no target; True for an unknown pool."""
     if pool is None or pool == UNKNOWN or facts.job is None:
         return True
     return any(item.name == pool and item.replay for item in facts.job.spec.pools)

@@ -53,7 +53,7 @@ class PoolTasks:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The figures of the tasks that a cycle wrote and its job drew."""
+    """Figures of the tasks that a cycle wrote and of those that its job drew."""
 
     written: int
     rejected: int
@@ -69,7 +69,7 @@ class Tasks:
 
 
 def describe_tasks(facts: CycleFacts) -> Tasks:
-    """Return the figures of a cycle's tasks."""
+    """Return the figures of the tasks that a cycle wrote and that its job drew."""
     groups = group_verdicts(facts.sampled)
     passed = sum(len(group) for group in groups if all(group))
     return Tasks(

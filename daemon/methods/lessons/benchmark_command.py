@@ -31,7 +31,7 @@ _SHOWN: Final = 5
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command to the group `kintsugi bench`."""
+    """Register the command with the group `kintsugi bench`."""
     command(group, "reflection")(score_reflections)
 
 

@@ -79,7 +79,7 @@ class InjectedSpec(Spec):
 
     @classmethod
     def of(cls, spec: Spec, rates: Mapping[Operator, float]) -> "InjectedSpec":
-        """Return the evaluation `spec` with mistakes at these rates."""
+        """Return a copy of the evaluation `spec` that makes mistakes at these rates."""
         return cls(**{item.name: getattr(spec, item.name) for item in fields(spec)}, inject=rates)
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:

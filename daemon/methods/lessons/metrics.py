@@ -15,7 +15,7 @@ LESSONS: Final = (
 
 
 def build_metrics() -> MethodMetrics:
-    """Return the metrics of lessons."""
+    """Return the metrics of lessons and the function that reports them."""
     return MethodMetrics(LESSONS, _report)
 
 

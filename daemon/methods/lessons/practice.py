@@ -36,7 +36,7 @@ class PatternRefusals:
 
 @dataclass(frozen=True, slots=True)
 class LessonPractice:
-    """The state of lessons for one agent."""
+    """The effect of lessons on one agent at present, for display."""
 
     alias: str
     base: str

@@ -72,6 +72,6 @@ def _check_repairable(environment: Environment, task: TaskDefinition, pool: str)
 
 
 REPAIR: Final = Reward(_weigh_repair, _check_repairable, most_steps=1, rules=f"repair/{VERSION}")
-"""Rewards only the repair."""
+"""The reward that is the repair alone."""
 BOTH: Final = Reward(_weigh_both, _check_repairable)
-"""Rewards the repair together with the verdict."""
+"""The reward that combines the repair and the verdict."""

@@ -52,7 +52,7 @@ class LessonSupply:
     """Pattern -> reason -> number of failed rollouts that may not be used."""
 
     def build_writer(self) -> TaskWriter:
-        """Return the writer that makes these lessons."""
+        """Return the Proposer's writer that makes lessons from these sources."""
         return TaskWriter("lessons", "repair", "lesson", POOL, self.draft)
 
     def draft(
@@ -111,7 +111,7 @@ def open_writer(
 
 
 def read_own_pools(connection: "Connection", alias: str) -> dict[str, ModePool]:
-    """Return lesson -> its pool, for all lessons of an agent."""
+    """Return task id of a lesson -> its pool, for all lessons of an agent."""
     return dict.fromkeys(read_lesson_tasks(connection, alias), POOL)
 
 

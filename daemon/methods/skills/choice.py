@@ -81,7 +81,7 @@ UNTAUGHT: Final = "untaught"
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
-    """The training for a skill: its state now, or its last result."""
+    """The training of an adapter for a skill: its state now, or its last result."""
 
     state: str
     """`serving` (the promoted panel has its adapter), `training`, `waiting` (the next cycle trains

@@ -21,7 +21,7 @@ ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
 
 
 class EndpointRouter:
-    """Asks the router of a panel behind an endpoint."""
+    """Chooses a panel's member for each episode by asking the router behind an endpoint."""
 
     def __init__(
         self, panel: Panel, endpoints: Mapping[str | None, Endpoint], list_fields: ListFields

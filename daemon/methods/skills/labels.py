@@ -85,7 +85,7 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A skill that the agent may lack."""
+    """A skill that the agent may lack, as named by a rule or a model."""
 
     skill: str
     description: str
@@ -115,7 +115,7 @@ Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
 
 @dataclass(frozen=True, slots=True)
 class RuleCandidate(Candidate):
-    """A candidate for which a rule finds the labels."""
+    """A candidate skill that is defined by a tool or a category, so a rule can label it."""
 
     tool: str | None
     """The candidate's tool; None for a category."""
@@ -162,7 +162,7 @@ def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate,
 
 
 def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
-    """Return a rollout's label for a candidate."""
+    """Return a rollout's label for a candidate skill."""
     if rollout.failed:
         is_lacking = rollout.pattern in candidate.patterns
     else:

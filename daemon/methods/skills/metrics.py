@@ -76,7 +76,7 @@ SKILLS: Final = (
 
 
 def build_metrics() -> MethodMetrics:
-    """Return the metrics of skills and of the members of panels."""
+    """Return the metrics of skills and panels' members, and the function that reports them."""
     panels = Recent(lambda connection: read_panel_states(connection, utc_now()))
 
     def report(reading: "LoopReading", sheet: Sheet) -> None:

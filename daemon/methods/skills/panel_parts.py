@@ -58,7 +58,7 @@ a sentence. Raises VersionRefusal if no panel is ever possible, and KintsugiErro
 
 @dataclass(frozen=True, slots=True)
 class RouterLesson:
-    """The input of a job that trains a router."""
+    """The input of a job that trains a panel's router: skills and tasks that need them."""
 
     job: str
     agent: "Agent"
@@ -135,8 +135,8 @@ def find_router_obstacle(connection: "Connection", state: CycleState) -> str | N
 def gather_lesson(
     connection: "Connection", parts: PanelParts, agent: "Agent", job: str
 ) -> RouterLesson:
-    """Return a router's lesson: tasks that trained a member need its skill. Replayed tasks of the
-    traffic need none, except those of generators that a member was trained on."""
+    """Return the input of a router's job. Tasks that trained a member need its skill. Replayed
+    tasks of the traffic need none, except those of generators that a member was trained on."""
     members = [member for member in parts.members if member.adapter is not None]
     tasks = _gather_tasks(connection, members)
     known = {

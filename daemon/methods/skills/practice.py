@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SkillPractice:
-    """The state of skills for one agent."""
+    """The result of an agent's last comparison of skills, and the skills trained next."""
 
     alias: str
     base: str

@@ -51,7 +51,7 @@ class Retraining:
 
 @dataclass(frozen=True, slots=True)
 class PassCount:
-    """How often a base passes the tasks of a member."""
+    """How often a base model passes the tasks that a member was trained on."""
 
     passes: int
     attempts: int

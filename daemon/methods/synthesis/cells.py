@@ -33,7 +33,7 @@ _COMMON: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A form of tasks, by their gold calls."""
+    """A form of tasks: kind, number of calls, read or write, and the tools called."""
 
     kind: str
     complexity: Complexity
@@ -58,7 +58,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The cells that an environment's generator draws."""
+    """The cells (forms of tasks) that an environment's generator draws."""
 
     cells: tuple[CellFacts, ...]
     """Cells by kind, the most frequent first."""
@@ -81,14 +81,14 @@ def list_tools(environment: Environment) -> tuple[str, ...]:
 
 
 def measure_complexity(calls: int) -> Complexity:
-    """Return the complexity of a task with this number of gold calls."""
+    """Return how complex a task with this number of gold calls is."""
     if calls <= _SIMPLE:
         return "simple"
     return "compound" if calls <= _COMPOUND else "long"
 
 
 def describe_calls(environment: Environment, task: TaskDefinition) -> Cell:
-    """Return the cell to which a task belongs."""
+    """Return the cell (form of tasks) to which a task belongs, from its gold calls."""
     gold = task.criteria.gold_actions or ()
     mode: ToolMode = "none"
     if any(action.requestor == "user" for action in gold):

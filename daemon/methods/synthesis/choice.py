@@ -23,7 +23,7 @@ _TEMPLATES: Final[frozenset[Mode]] = frozenset({"inherit", "explore"})
 
 @dataclass(slots=True)
 class Tries:
-    """The tries to write tasks for a pattern, by templates or by plans."""
+    """Counts of the tries to write tasks for a pattern, by templates or by plans."""
 
     accepted: int = 0
     failed_checks: Counter[str] = field(default_factory=Counter)
@@ -73,7 +73,7 @@ class PatternTries:
         return None
 
     def explain_templates(self) -> str:
-        """Return why templates write the next tasks."""
+        """Return why templates and not plans write the pattern's next tasks."""
         if self.plans.total:
             return (
                 f"the checks rejected {self.plans.describe()} of the tries by plans of the cycle "

@@ -64,7 +64,7 @@ from events.synthesis.plans import Plan, PlanRevision, PlansRevised, PlansWritte
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The components of the data engine."""
+    """The components of the data engine: planner, writer, reviser and checks."""
 
     planner: Planner
     writer: TaskWriter
@@ -74,7 +74,7 @@ class Parts:
 
 
 def make_parts(environment: Environment) -> Parts:
-    """Return the parts that need neither a model nor an engine."""
+    """Return components that need neither a model nor an inference server."""
     return Parts(plan_by_rule, TemplateWriter(environment), RuleReviser())
 
 
@@ -231,7 +231,7 @@ class _Synthesis:
         return draft if problem is None else None
 
     def _find_problem(self, plan: Plan, draft: RevisionDraft) -> str | None:
-        """Return why a revision cannot be tried, or None."""
+        """Return why a changed plan cannot be tried, or None."""
         if draft.plan.plan != plan.plan:
             return f"the revision of plan {plan.plan} calls it {draft.plan.plan}; keep its name"
         if not draft.failures:
@@ -323,7 +323,7 @@ class _Synthesis:
         return ""
 
     def _settle(self, state: _PlanState, trial: _PlanTrial, is_kept: bool) -> PlanRevision:
-        """Apply a kept change to its plan; return the record of the trial."""
+        """Replace a plan by its changed version if that is kept; return the trial's record."""
         counts, draft = trial.trial, trial.draft
         chance = compute_chance(counts.before, counts.after)
         less = self._evidence.compute_less(draft.checks)

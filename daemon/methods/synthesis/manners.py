@@ -171,7 +171,7 @@ def _open(script: Script, opening: str) -> Script:
 
 
 def _agree(script: Script, says: str) -> Script:
-    """Replace the answers that only agree."""
+    """Replace the user's answers that only agree by the words `says`."""
     answers = tuple(_reword(answer, says) for answer in script.answers)
     return script.model_copy(update={"answers": answers})
 

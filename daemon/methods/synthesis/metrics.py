@@ -73,7 +73,7 @@ USERS: Final = (
 
 
 def build_metrics() -> MethodMetrics:
-    """Return the metrics of plans, and of the models that play users."""
+    """Return the metrics of plans and players of users, and the function that reports them."""
     return MethodMetrics((*SYNTHESIS, *USERS), _report)
 
 

@@ -41,7 +41,7 @@ _PLAN_EVENTS: Final = (PlansWritten.TYPE, PlansRevised.TYPE)
 
 @dataclass(frozen=True, slots=True)
 class SetChoice:
-    """The set by which tasks are written."""
+    """The set of plans by which a cycle writes a pattern's tasks."""
 
     past: SetPast | None
     """The earlier set to use again; None if a new one is to be written, or for `written`."""
@@ -104,7 +104,7 @@ def choose_set(
 def explain_refusal(
     environment: "Environment", past: SetPast, demand: SetDemand = _NO_DEMAND
 ) -> str:
-    """Return why a set is not used again, or ""."""
+    """Return why an earlier set of plans is not used again, or ""."""
     reason = _find_refusal(environment, past, demand)
     return f"plans {past.line.plans} are not used again: {reason}" if reason else ""
 
@@ -165,12 +165,12 @@ def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritt
 
 
 def _read_set(app: "App", line: PlanSetLine) -> PlansWritten:
-    """Return a set as it was first written. Raise LogError."""
+    """Return the event that recorded a set of plans at first. Raise LogError."""
     return next(data for _, data in find_set_events(app, line) if isinstance(data, PlansWritten))
 
 
 def build_history(past: SetPast) -> list[PlanHistory]:
-    """Return the plans of a set with the results of their tries."""
+    """Return a set's plans, each with the counts and failures of its tries."""
     return [
         PlanHistory(
             name=PlanName(plans=past.line.plans, plan=plan.plan.plan, revision=plan.revision),

@@ -69,7 +69,7 @@ def find_plan_problem(
 
 
 def describe_plan(plan: Plan) -> str:
-    """Return the text by which two plans are compared."""
+    """Return the text of a plan that is compared with other plans' texts."""
     return f"{plan.writing} {plan.judging}"
 
 

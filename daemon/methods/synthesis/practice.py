@@ -31,7 +31,7 @@ class PatternSynthesis:
 
 @dataclass(frozen=True, slots=True)
 class SynthesisPractice:
-    """The state of the data engine for one agent."""
+    """The effect of the data engine and its plans on one agent at present, for display."""
 
     alias: str
     base: str

@@ -78,7 +78,7 @@ class TaskWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure of a plan's try."""
+    """A failed try to write a task by a plan."""
 
     event: str
     """Id of the event that recorded it: `TaskRejected` or `TrajectoryVerified`."""

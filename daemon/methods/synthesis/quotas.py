@@ -73,7 +73,7 @@ class CycleParts:
 
 @dataclass(frozen=True, slots=True)
 class FilledQuotas:
-    """The results of plans for a directive."""
+    """The tasks and rejections that plans gave for a directive, and what is left to write."""
 
     decisions: dict[str, Decision]
     """Event id -> decision, in order."""

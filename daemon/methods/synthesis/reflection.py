@@ -102,7 +102,7 @@ class Arm:
 
 @dataclass(slots=True)
 class Trial:
-    """Fresh tries of one round by a changed plan and by its original."""
+    """Counts of new tries that one round made with a changed plan and with its original."""
 
     checks: tuple[str, ...]
     """The checks that the change is meant to mend."""
@@ -118,7 +118,7 @@ class Evidence:
     after: dict[str, Arm] = field(default_factory=dict)
 
     def add(self, trial: Trial) -> None:
-        """Add the counts of a trial."""
+        """Add the counts of a trial to those of its checks."""
         for check in trial.checks:
             self.before[check] = self.before.get(check, Arm()) + trial.before
             self.after[check] = self.after.get(check, Arm()) + trial.after

@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Review:
-    """The decisions of a cycle on tasks whose rollouts fail."""
+    """The decisions of a cycle on written tasks whose rollouts mostly fail."""
 
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Event id -> decision, in the order in which they are appended."""
@@ -200,7 +200,8 @@ class _Reviewer:
     def _find_other_fault(
         self, definition: "TaskDefinition", evidence: _Evidence
     ) -> RolloutFault | None:
-        """Return the fault of a rollout whose task has none. Raise NoVerdict."""
+        """Return who is at fault in a failed rollout if not its task; None: nobody. Raise
+        NoVerdict."""
         environment, data = self._environment, evidence.data
         with environment_code(environment, f"task {definition.id}", definition):
             verdict = None

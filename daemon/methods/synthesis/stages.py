@@ -111,7 +111,7 @@ def name_plan_set(cycle: str, pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result of one try."""
+    """The result of one try to write a task by a plan."""
 
     events: tuple[Event, ...]
     is_accepted: bool
@@ -119,7 +119,7 @@ class Attempt:
 
 
 class Stages:
-    """Runs the four stages of a set's tries."""
+    """Makes the tries of a set of plans, each in four stages."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Stages:
         """Number of further tasks that may be accepted though the policy never passes them."""
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
-        """Make one try and return its result. Raise CannotSample."""
+        """Try once to write a task by `plan`; return the result. Raise CannotSample."""
         # A new set's id follows from the cycle; an earlier set may have the same revision.
         again = () if self._request.earlier is None else (self._request.cycle,)
         origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))

@@ -41,7 +41,7 @@ ANSWER: Final = 96
 
 
 class RepairFigures(StrictModel):
-    """A policy's results on the lessons of one operator."""
+    """A policy's results on the lessons with one kind of wrong call."""
 
     repaired: Figures
     """Repair@1 and the share of informative groups."""
@@ -74,7 +74,7 @@ def measure_repairs(
 def compute_repair_figures(
     shop: Shop, rollouts: Iterable[Rollout]
 ) -> dict[Operator, RepairFigures]:
-    """Return operator -> figures, computed from the rollouts of lessons."""
+    """Return kind of wrong call -> figures, computed from rollouts of lessons."""
     repaired: dict[Operator, dict[str, list[bool]]] = {}
     reflected: dict[Operator, dict[str, list[bool]]] = {}
     for rollout in rollouts:

@@ -79,7 +79,7 @@ class HeadInputs:
 
 @dataclass(frozen=True, slots=True)
 class FittedHead:
-    """The fitted rows of a head."""
+    """The rows of a fitted head, and how the fit went."""
 
     rows: Tensor
     """(K, D) rows in float64, in the order of the router's options."""

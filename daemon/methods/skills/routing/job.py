@@ -51,7 +51,7 @@ class RouterResult(JobResult):
 
     @property
     def summary(self) -> str:
-        """Return a sentence with the figures."""
+        """Return a clause with the router's figures."""
         return self.figures.summary
 
 

@@ -123,7 +123,7 @@ class RouterTraining:
         return read_scores(self.router, order, dict(zip(self._labels, logits, strict=True)))
 
     def _score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-softmax over the labels after each prompt."""
+        """Return each prompt's log-softmax over the labels, in the labels' order."""
         scores: list[list[float]] = [[] for _ in prompts]
         with torch.no_grad():
             for places in cut_batches(prompts, self.spec.micro_tokens):

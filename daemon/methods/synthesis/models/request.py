@@ -92,7 +92,7 @@ def build_messages(policy: str, material: Mapping[str, Any]) -> list[Message]:
 
 
 def build_question(seed: int) -> Question[RequestFields]:
-    """Return the form of the answer: the request's fields."""
+    """Return the question that asks a model for the fields of a request."""
     return Question(parse_fields, _FORMAT, temperature=_TEMPERATURE, seed=seed)
 
 

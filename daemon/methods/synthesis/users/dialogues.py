@@ -41,7 +41,7 @@ FOR_TESTS: Final = "of a task that is kept for tests"
 
 @dataclass(frozen=True, slots=True)
 class DialogueOffer:
-    """The dialogues that a job can learn from."""
+    """The recorded dialogues that a job can learn from, and the reasons why others are left out."""
 
     rollouts: tuple[str, ...]
     sha256: str | None

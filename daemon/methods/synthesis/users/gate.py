@@ -51,7 +51,7 @@ DIALOGUES: Final = 600
 
 
 class UserGate:
-    """The gate of one adapter."""
+    """The gate of one adapter that plays users: a trial, and the decision on it."""
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
@@ -139,7 +139,7 @@ class UserGate:
             yield f"{self._row.adapter}: its gate began, {len(self._plan.tasks)} dialogues"
 
     def _conclude(self) -> str:
-        """Append the result. Raise BadPlan, CannotExamine, DecisionRefusal."""
+        """Record the trial's result as an event. Raise BadPlan, CannotExamine, DecisionRefusal."""
         result = read_result(self._runner.folder(self._job) / OUT, self._plan)
         if result is None:
             raise CannotExamine("its trial ended, and not every dialogue is on disk")

@@ -68,7 +68,7 @@ _HEAD: Final = "lm_head"
 
 
 class NoUserJob(KintsugiError):
-    """The settings allow no job."""
+    """No job can be built with these settings."""
 
 
 @dataclass(frozen=True, slots=True)

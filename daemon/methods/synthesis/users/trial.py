@@ -61,7 +61,7 @@ _EXAMPLES: Final = 8
 
 
 class UserPlan(StrictModel):
-    """The dialogues to play."""
+    """The plan of a trial: which dialogues are played, and with which adapter as user."""
 
     name: str
     """Name of the trial, from which the dialogues' ids follow."""

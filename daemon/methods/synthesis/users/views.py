@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """The state of an agent's users on its present base."""
+    """An agent's adapters that play users, on its present base, and the next step."""
 
     alias: str
     base: str
