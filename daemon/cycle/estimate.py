@@ -137,7 +137,7 @@ class JobBudget:
     """Minutes of all jobs that ended today, of every agent."""
     running: int
     minutes: float
-    """Number of jobs that are open now."""
+    """Expected duration of a job, in minutes."""
     budget: float
 
     def find_refusal(self, requested: int) -> str | None:
