@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 LEAST_REFUSED: Final = 2
-"""Fewest failures with a refused call that make it part of a pattern; one is an accident."""
+"""Fewest failures with a refused call for `is_basis` to hold; a single one is an accident."""
 
 
 @dataclass(frozen=True, slots=True)

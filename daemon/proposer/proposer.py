@@ -294,7 +294,7 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
 
 
 def _explores(place: int, share: float) -> bool:
-    """Return whether this place explores; any run of places keeps the share nearly."""
+    """Return whether this place explores: in any run of places, nearly `share` of them do."""
     return int((place + 1) * share) > int(place * share)
 
 

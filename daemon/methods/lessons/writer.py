@@ -189,7 +189,7 @@ def trim(
 def _call(
     environment: Environment, make: Callable[..., TaskDefinition], *arguments: Any
 ) -> TaskDefinition:
-    """Call an environment's maker of tasks. Raise UnknownTask, EnvironmentBroken."""
+    """Call `make`, a method that makes tasks. Raise UnknownTask, EnvironmentBroken."""
     try:
         return make(*arguments)
     except KintsugiError:

@@ -64,7 +64,7 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Compare the rounds from `since` on; None without rollouts. Raise the labeller's errors."""
+    """Compare rounds `since` to `number`; None without rollouts. Raise the labeller's errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:

@@ -58,7 +58,7 @@ class PassCount:
 
     @property
     def passes_all(self) -> bool:
-        """Return whether nothing is left to learn, by the rule that retires a task."""
+        """Return whether nothing is left to learn, by the rule by which tasks retire."""
         entry = PoolEntry("", "", self.attempts, self.passes)
         return self.attempts >= LEAST and entry.rate >= RETIRED
 

@@ -39,8 +39,7 @@ def choose_parts(
     directive: str,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts:
-    """Return the data engine with the settings' model, or by rule; no model is asked on
-    `stopping`."""
+    """Return the data engine with the settings' model, or by rule. `stopping` ends requests."""
     return make_model_parts(environment, settings, directive, stopping) or make_parts(environment)
 
 

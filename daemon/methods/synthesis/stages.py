@@ -251,7 +251,7 @@ class Stages:
 def _list_failures(
     event: str, examination: TrajectoryVerified, task: TaskDefinition
 ) -> tuple[Failure, ...]:
-    """Return the failures that the examination of an accepted task shows: a fault of the user."""
+    """Return the failures that the examination of an accepted task shows: faults of the user."""
     if examination.fault != "user":
         return ()
     text = task.scenario.text()[:_MOST_INSTRUCTION]
