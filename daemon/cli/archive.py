@@ -1,5 +1,5 @@
-"""`kintsugi log export`, `import` and `trim`: write the log to files, read it, drop archived
-rollouts."""
+"""`kintsugi log export`, `import`, `trim`: write the log to files, read it, drop what files
+hold."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

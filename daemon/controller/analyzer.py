@@ -100,8 +100,7 @@ def analyze(
 def check_findings(
     patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
-    """Return the model's patterns with frequencies counted over `failures`; equal names are
-    merged."""
+    """Return the model's patterns with frequencies counted over `failures`, one for each name."""
     texts: dict[str, _Pattern] = {}
     examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:

@@ -251,8 +251,7 @@ def leave_out_mastered(
     failures: Sequence[RoundRollout], mastered: Collection[str]
 ) -> Sequence[RoundRollout]:
     """Return one pattern's failures without those on `mastered` tasks, which are mostly chance.
-    Return all if fewer than `OTHER_FAILURES` would be left: a mastered kind may hide a rare
-    weakness."""
+    Return all if fewer than `OTHER_FAILURES` remain: a mastered kind may hide a weakness."""
     others = [failure for failure in failures if failure.task_key not in mastered]
     return others if len(others) >= OTHER_FAILURES else failures
 

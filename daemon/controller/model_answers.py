@@ -40,8 +40,7 @@ on answers, and a long quotation would spend the budget."""
 _FENCE: Final = "```"
 _FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
-"""A low guess, so that token estimates are high. A Chinese character (3 bytes) counts as one
-token."""
+"""A low guess, so that token estimates are high; a Chinese character counts as one token."""
 
 
 class ModelFailure(KintsugiError):

@@ -21,8 +21,7 @@ class Refusals:
 
     @property
     def is_basis(self) -> bool:
-        """Return whether most of the failures, and at least `LEAST_REFUSED`, hold a refused
-        call."""
+        """Return whether most failures, and at least `LEAST_REFUSED`, hold a refused call."""
         return self.refused >= LEAST_REFUSED and 2 * self.refused > self.failures
 
     def describe(self) -> str:

@@ -64,8 +64,7 @@ def sample_successes(
     seed: str,
     most: int = SUCCESSES,
 ) -> list[Candidate]:
-    """Return at most `most` successes: on tasks in `failed`, then on tasks in `written`, then
-    any."""
+    """Return at most `most` successes: on tasks in `failed`, then on `written` tasks, then any."""
     by_use = _group(
         candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
     )

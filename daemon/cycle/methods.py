@@ -120,8 +120,7 @@ class CycleMethods:
         budget: "JobBudget",
         sampler: "Callable[[TaskDefinition], int] | None",
     ) -> "tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]":
-        """Return branch -> pools for the branches to train again, and branch -> why it has none.
-        Raise CannotSample."""
+        """Return branch -> pools to train it again, and branch -> why not. Raise CannotSample."""
         from daemon.methods.skills.retraining import choose_members
 
         pair = Pair(cycle.alias, cycle.base)

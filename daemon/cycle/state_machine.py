@@ -107,8 +107,7 @@ class BranchEnd:
 
 
 def next_step(state: CycleState) -> Step | CycleEnd:
-    """Return an open cycle's next step or outcome; of several branches, the least advanced
-    one's."""
+    """Return an open cycle's next step or outcome; of branches, the least advanced one's step."""
     if state.adapter is None and state.branches:
         due = _list_branch_steps(state)
         return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
@@ -128,8 +127,7 @@ def next_step(state: CycleState) -> Step | CycleEnd:
 
 
 def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
-    """Return all due steps: the cycle's, or those of its branches. Return the outcome at the
-    end."""
+    """Return all due steps (the cycle's, or those of its branches), or the cycle's outcome."""
     if state.adapter is None and state.branches:
         return _list_branch_steps(state)
     step = next_step(state)

@@ -90,8 +90,7 @@ class Refusal:
 
 
 def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
-    """Yield a file's definitions. The file is one JSON value, or has a JSON value in each line.
-    Raise OSError."""
+    """Yield a file's definitions: one JSON value, or one in each line. Raise OSError."""
     beginning = file.read(MOST_BODY + 1)
     if len(beginning) <= MOST_BODY and _is_json(beginning):
         yield RawDefinition("line 1", beginning)

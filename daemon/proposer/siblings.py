@@ -65,9 +65,8 @@ def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) ->
 
 
 def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
-    """Return task -> weight, computed from each task's gain (negative: a loss). The lost tasks of a
-    generator share its total loss. Generators without a total loss are left out: chance also loses
-    tasks."""
+    """Return task -> weight, from each task's gain (negative: a loss). A generator's lost tasks
+    share its total loss. Generators without a total loss are left out: chance also loses tasks."""
     by_generator: dict[str, dict[str, float]] = {}
     for task, gain in differences.items():
         by_generator.setdefault(find_kind(task) or task, {})[task] = gain

@@ -3,8 +3,7 @@
 Each result is one event whose id follows from the rollout and the rules' version, so two workers,
 or a restarted one, leave one result. A rollout that cannot be replayed (unknown task, broken
 environment, erased person) gets an event with the reason; only `kintsugi diagnose --repair` tries
-it again. If an environment's folder is missing, its rollouts wait. Not covered: environment code
-that never returns.
+it again. Rollouts of a missing environment wait. Not covered: environment code that never returns.
 """
 
 import math
@@ -82,8 +81,7 @@ class RepairQueue:
         self._away: dict[str, float] = {}
         """Environment -> clock time at which it is tried again."""
         self._held: dict[str, float] = {}
-        """Rollout -> clock time of its next try: a resource is away, or its result is not folded
-        yet."""
+        """Rollout -> clock time of its next try: a resource is away, or its result is unfolded."""
         self._environments: dict[str, Environment] = {}
         self._idle_at: Position | None = None
         """Log position up to which rollouts were folded when a turn last found nothing to do."""

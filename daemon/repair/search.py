@@ -356,8 +356,7 @@ def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Return whether the effects, each measured alone, can put these records right and break
-    none."""
+    """Return whether these effects together can put these records right and break none."""
     if any(not effect.touched for effect in effects):
         return True
     fixed = _join(effect.fixed for effect in effects)

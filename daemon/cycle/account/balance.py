@@ -225,8 +225,7 @@ def _count_points(facts: CycleFacts, holds: Callable[[TrafficCount], bool]) -> I
 def _count_loss(
     facts: CycleFacts, passed_on: Interval | None, holds: Callable[[TrafficCount], bool]
 ) -> Interval | None:
-    """Return the failures that a stage did not pass on, exactly 0 if it passed on all. Return None
-    if `passed_on` was not measured."""
+    """Return the failures that a stage did not pass on (exactly 0 if none); None if unmeasured."""
     if passed_on is None:
         return None
     loss = _count_points(facts, holds)

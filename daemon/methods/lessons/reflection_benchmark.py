@@ -67,8 +67,7 @@ class Damage:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return a JSON Lines file's items and damaged lines. Raise OSError, WrongUsage without
-    items."""
+    """Return the file's items and damaged lines. Raise OSError, WrongUsage without items."""
     items: list[Item] = []
     damaged: list[Damage] = []
     with path.open("rb") as file:

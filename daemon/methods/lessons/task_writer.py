@@ -91,9 +91,8 @@ def open_writer(
     *,
     sealed: bool = False,
 ) -> TaskWriter:
-    """Return the writer of a cycle's lessons, made of the directive's failed rollouts; `sealed`
-    allows persons' rollouts. Raise LogError, DatabaseUnavailable, KeysUnavailable,
-    EnvironmentBroken."""
+    """Return the writer of lessons from a directive's failed rollouts; `sealed` allows persons'.
+    Raise LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
     with app.reading() as connection:
         taken = frozenset(
             row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle

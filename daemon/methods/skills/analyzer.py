@@ -4,11 +4,10 @@ times.
     label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
     label(rollouts)                             returns candidates and labellings
 
-Each labelling has its own requests and its own random order. If an answer does not give each shown
-rollout exactly one label, the model is asked again, at most twice; then the labelling is refused.
-Persons' rollouts (rollout_views.py) and those beyond improve.skills_rollouts are not shown and do
-not count. Not covered: whether the labels are right. Source: TRACE
-(pipeline/aggregate_capabilities.py).
+Each labelling has its own requests and order. If an answer does not give each shown rollout exactly
+one label, the model is asked again, at most twice; then the labelling is refused. Persons' rollouts
+(rollout_views.py) and those beyond improve.skills_rollouts are not shown and do not count. Not
+covered: whether the labels are right. Source: TRACE (pipeline/aggregate_capabilities.py).
 """
 
 import asyncio

@@ -45,8 +45,7 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round of the comparison that is due after round `number`; None if the last
-    one is less than `cadence` rounds ago."""
+    """Return the first round of the comparison due after round `number`; None before `cadence`."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None

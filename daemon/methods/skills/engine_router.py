@@ -39,9 +39,8 @@ def ask(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return the router's choice for each conversation (a client's messages); it is the doubt
-    `failed` if one is too long. A router with a head also reads `tools`, those offered in each.
-    Raise NoTemplate."""
+    """Return the router's choice for each conversation, in a client's format; a too long one has
+    the doubt `failed`. A router with a head reads `tools`, offered in each. Raise NoTemplate."""
     offered = tools or [()] * len(conversations)
     prompts = [
         render_router_prompts(chat, router, messages, own)

@@ -230,8 +230,7 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return the tasks that jobs may draw now; `sealed`: whether jobs can decrypt persons'
-    tasks."""
+    """Return the tasks that jobs may draw now; `sealed`: jobs can decrypt persons' tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()

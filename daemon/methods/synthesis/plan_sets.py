@@ -77,8 +77,7 @@ def choose_set(
     before: int | None,
     demand: SetDemand,
 ) -> SetChoice:
-    """Return a cycle's set for a pattern; `before` is None if the log lacks the cycle. Raise
-    LogError."""
+    """Return a cycle's set for a pattern; `before` is None if not in the log. Raise LogError."""
     own = name_plan_set(cycle.cycle, pattern)
     lines = list_plan_sets(connection, cycle.alias, cycle.base)
     for line in lines:

@@ -46,8 +46,7 @@ _LENGTHS: Final[Mapping[str, str]] = {
 
 
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
-    """Return plans by rule; `trouble` says why there are fewer than requested. Raise NoPlans if
-    there is none."""
+    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans without any."""
     weights = _check_request(environment, request)
     survey = survey_kinds(environment)
     cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]
@@ -194,8 +193,7 @@ class _Choice:
         return self._plans
 
     def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield fitting candidates, best first. `explains`: only for tools of no plan,
-        described."""
+        """Yield fitting candidates, best first; with `explains`, only for tools of no plan."""
         # The sort is stable, so equal candidates keep their shuffled order.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
             if (facts, manner) in self._unfit:

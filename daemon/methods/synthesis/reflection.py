@@ -45,8 +45,7 @@ WORSE: Final = 0.8
 """A change is not tried again if the chance of a worse acceptance is at least this."""
 LEAST_GAIN: Final = 0.02
 LEAST_SHARE: Final = 0.1
-"""Least gain in acceptance for another round: `LEAST_GAIN`, or `LEAST_SHARE` of the failed tries if
-that is less."""
+"""Least gain for another round: `LEAST_GAIN`, or `LEAST_SHARE` of the failed tries if less."""
 _OFTEN: Final = 0.1
 """Least share of a plan's tries that must fail a check for the check to add a rule."""
 _COMMON: Final = 2
@@ -175,8 +174,7 @@ class RuleReviser:
 def choose_checks(
     own: Counter[Key], tries: int, common: Counter[Key], known: Collection[Key]
 ) -> list[Key]:
-    """Return the checks that failed often in the plan's tries, and those that failed often in its
-    set and have no rule in the plan yet."""
+    """Return checks that failed often in the plan's tries, or in its set without a rule yet."""
     often = [key for key, count in own.most_common() if count >= max(1.0, _OFTEN * tries)]
     shared = [key for key, count in common.most_common() if count >= _COMMON and key not in known]
     return list(dict.fromkeys((*often, *shared)))
@@ -255,8 +253,7 @@ def _log_beta(first: float, second: float) -> float:
 
 
 def _add_rule(plan: Plan, aspect: Aspect, check: str) -> Plan:
-    """Return the plan with a rule against the check. If it has the rule already and words may be
-    the reason, return it with the plain manner."""
+    """Return the plan with a rule against the check, or, if it has that, with plain words."""
     if (aspect, check) in _list_keys(plan):
         blames_words = aspect == "rollout" or check in PLAIN_WORDS
         return plan.model_copy(update={"manner": AS_IS}) if blames_words else plan

@@ -200,8 +200,7 @@ class _Reviewer:
     def _find_other_fault(
         self, definition: "TaskDefinition", evidence: _Evidence
     ) -> RolloutFault | None:
-        """Return who is at fault in a failed rollout if not its task; None: nobody. Raise
-        NoVerdict."""
+        """Return whose fault a rollout is if not its task's; None if nobody's. Raise NoVerdict."""
         environment, data = self._environment, evidence.data
         with environment_code(environment, f"task {definition.id}", definition):
             verdict = None

@@ -3,10 +3,9 @@
     python -m daemon.methods.lessons.reference.repairs --checkpoint DIR --out repairs.json
 
 Protocol: temperature 1; 100 lessons of each operator, in equal parts of the taught kinds, from
-seeds that neither trained the policy nor decided anything about it; 8 whole episodes each. An
-episode is right as in `kintsugi eval --inject`: the first message makes the lesson's calls or, if
-it has to speak, none and the task succeeds (envs/lessons/observation.py). Intervals: 95 % over
-lessons.
+seeds that neither trained nor chose the policy; 8 whole episodes each. An episode is right as in
+`kintsugi eval --inject`: the first message makes the lesson's calls or, if it has to speak, none
+and the task succeeds (envs/lessons/observation.py). Intervals: 95 % over lessons.
 """
 
 import argparse

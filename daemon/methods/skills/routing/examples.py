@@ -67,8 +67,7 @@ def _get_router(spec: JobSpec) -> PanelRouter:
 
 
 def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """Return the examples to train on, and those held out: a fifth of each option's, at least
-    one."""
+    """Return the examples to train on, and those held out: a fifth of each option's, or one."""
     training: list[Example] = []
     held_out: list[Example] = []
     for skill in dict.fromkeys(example.skill for example in examples):

@@ -31,8 +31,7 @@ from events.jobs import PanelRouter
 from producers.gateway.skills.label_router import list_label_tokens
 
 _PENALTIES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Penalties to try: weights of half the rows' squared norm, for unit variance and a loss in
-nats."""
+"""Penalties to try: weights of half the rows' squared norm, at unit variance, loss in nats."""
 _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
 """A regression ends when no element of its gradient is larger."""

@@ -44,8 +44,7 @@ def compute_logits(
 
 
 def cut_batches(prompts: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Yield batches of indices of prompts of similar length, each at most `budget` padded
-    tokens."""
+    """Yield indices of prompts of similar length in batches of at most `budget` padded tokens."""
     batch: list[int] = []
     for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
         if batch and len(prompts[place]) * (len(batch) + 1) > budget:

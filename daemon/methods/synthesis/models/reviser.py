@@ -1,10 +1,9 @@
 """Revisions of a plan by a model after failures; rules revise if the model gives none.
 
-The model sees the plan, how many of its tries were accepted, and failures with reasons under short
-names, which its answer must cite. It can revise the plan's words, manner and rules, but not its
-calls. If an answer cites nothing, changes nothing, or repeats a rejected revision, the model is
-asked again at most twice. Then rules revise, and `trouble` has the reason. Tries decide whether a
-revision stays (reflection.py).
+The model sees the plan, its acceptance, and failures with reasons under short names, which its
+answer must cite. It can revise the plan's words, manner and rules, and not its calls. If an answer
+cites nothing, changes nothing, or repeats a rejected revision, the model is asked again at most
+twice; then rules revise, and `trouble` has the reason. Tries decide what stays (reflection.py).
 """
 
 from collections import Counter

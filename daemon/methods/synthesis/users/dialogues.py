@@ -123,8 +123,7 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
 
 
 def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
-    """Return why a dialogue is not usable, or None. An unknown task counts as a fault, since its
-    user cannot be judged."""
+    """Return why a dialogue is not usable, or None. With an unknown task it counts as faulty."""
     try:
         with environment_code(environment, f"task {dialogue.task}"):
             task = environment.task(dialogue.task)

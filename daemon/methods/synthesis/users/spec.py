@@ -155,8 +155,7 @@ def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
 def _draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return ids of generated tasks with seeds for written ones; kinds have the traffic's
-    shares."""
+    """Return ids of generated tasks with seeds for written ones, in the traffic's shares."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
@@ -180,8 +179,8 @@ def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSet
 
 def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
     """Return the weights to train: in a small base, which never wrote a customer's words, the head
-    too, at rank `_SMALL_RANK` or more. A base whose weights cannot be counted is quantised, so it
-    is not small."""
+    too, at rank `_SMALL_RANK` or more. A base that cannot be counted is quantised, and not small.
+    """
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
     try:
