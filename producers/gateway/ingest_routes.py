@@ -1,6 +1,6 @@
-"""The routes beside calls: POST /v1/feedback, /v1/sessions/{session}/end and /v1/traces. Each
-answers when the data is in the log, with 503 if the log refuses. A repetition under the same
-idempotency key is appended once."""
+"""The HTTP routes other than calls: POST /v1/feedback, /v1/sessions/{session}/end and /v1/traces.
+Each answers when the data is in the log, or with 503 if the log cannot be written. Requests with
+the same idempotency key are appended once."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ from producers.spans.protobuf_size import TooMuch
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
 
 _TRACES_AT_ONCE: Final = 2
-"""Requests with spans that are read: each may be as large as the largest body."""
+"""Most requests with spans that are parsed at the same time, because each may be large."""
 
 
 class IngestRoutes:
@@ -61,7 +61,7 @@ class IngestRoutes:
         self._reading = asyncio.Semaphore(_TRACES_AT_ONCE)
 
     async def feedback(self, request: Request) -> Response:
-        """Record an outcome of a call or a session."""
+        """Record feedback on a call or a session."""
         client = self._reader.authenticate(request, "feedback")
         wait = self._rate.wait(client.name, time.monotonic())
         if wait > 0:
@@ -84,7 +84,7 @@ class IngestRoutes:
         if await append(data, about, event_id):
             self._gateway.metrics.count_feedback()
         if feedback.call is None:
-            # An outcome of the whole conversation: it is over.
+            # Feedback on the whole conversation ends it.
             end = SessionEnded(session=session, because="feedback")
             await append(end, about, derive_id(event_id, "session ended"))
             self._gateway.routing.end_session(session)
@@ -140,7 +140,7 @@ class IngestRoutes:
         return Response(answer, media_type=kind)
 
     async def _append_once(self, data: Any, about: About, event_id: str) -> bool:
-        """Append, unless an event of this id is there: it follows from an idempotency key."""
+        """Append an event unless one with this id exists. Return whether it was appended."""
         keyed = IdempotentRequest(event_id, data.TYPE)
         async with self._retries.turn(keyed):
             if await self._retries.has_receipt(keyed):
@@ -159,7 +159,7 @@ class IngestRoutes:
 
 
 def _read_otlp_kind(request: Request) -> otlp.Kind:
-    """Return how spans are sent. Raises Refused."""
+    """Return the media type in which spans are sent. Raises Refused for another one."""
     value = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     for kind in get_args(otlp.Kind):
         if value == kind:

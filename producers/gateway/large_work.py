@@ -1,8 +1,7 @@
-"""Runs long work beside the loop that answers. A thread alone does not free the loop: one call of a
-parser or an encoder keeps the interpreter until it returns, and an answer may wait for such a call
-ten times. So the size of one call is bounded (http/request_limits.py), large pieces run one after
-the other, and the loop gets the interpreter for a moment after each. Callers cut their work into
-several pieces."""
+"""Runs long work in threads beside the event loop. A thread alone does not free the loop: a call of
+a parser or encoder holds the interpreter until it returns, and an answer may wait for ten such
+calls. So the size of one call is bounded (http/request_limits.py). Large pieces run one after
+another, and the loop gets the interpreter after each. Callers split their work into pieces."""
 
 import asyncio
 import time
@@ -11,22 +10,22 @@ from typing import Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 LARGE_BYTES: Final = 1 << 20
-"""Bytes, or characters, from which on work is done beside the loop: some ten milliseconds."""
+"""Bytes or characters from which work runs in a thread: about ten milliseconds of work."""
 HUGE_BYTES: Final = 4 << 20
-"""Bytes or characters of huge work, which must not delay merely large work."""
+"""Bytes or characters from which work is huge: it has its own lock, not to delay large work."""
 CONTAINER_BYTES: Final = 256
-"""Bytes of text that are as much work as an object or a list."""
+"""An object or list is as much work as this many bytes of text."""
 _NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
 SMALL_BYTES: Final = LARGE_BYTES // (CONTAINER_BYTES + 1)
-"""Bytes below which nothing is large."""
+"""Size in bytes below which no JSON text is large work."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.02
-"""Rest in seconds after work longer than `_LONG_SECONDS`; a short call passes all steps in it."""
+"""Pause in seconds after work longer than `_LONG_SECONDS`, enough for a short call."""
 
 TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""
 _BREAK_SECONDS: Final = 0.002
-"""Time, in seconds, in which threads that append to the log get on as well."""
+"""Pause in seconds, in which threads that append to the log can run, too."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,11 +33,11 @@ P = ParamSpec("P")
 Locks = tuple[asyncio.Lock, asyncio.Lock]
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, Locks] = WeakKeyDictionary()
-"""Loop -> the locks for large and for huge work beside it."""
+"""Event loop -> its locks for large and for huge work."""
 
 
 def measure_work(body: bytes) -> int:
-    """Return bytes of plain text that are as much work as a JSON text; a huge one's own size."""
+    """Return the work for a JSON text as an equivalent number of text bytes; its size if huge."""
     if not SMALL_BYTES <= len(body) < HUGE_BYTES:
         return len(body)
     return len(body) + CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
@@ -47,8 +46,8 @@ def measure_work(body: bytes) -> int:
 async def run_in_thread_if_large(
     size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Return `work(...)` for input of this size without holding up the loop. A cancelled caller
-    waits for its end, so no work goes on unseen."""
+    """Return `work(...)` for input of `size`; large work runs in a thread. A cancelled caller waits
+    for the work's end, so no work continues unnoticed."""
     if size < LARGE_BYTES:
         return work(*args, **kwargs)
     locks = _locks.setdefault(asyncio.get_running_loop(), (asyncio.Lock(), asyncio.Lock()))
@@ -70,17 +69,17 @@ async def _run_in_thread(work: Callable[[], T]) -> T:
 
 
 class Turn:
-    """The time for which many small pieces of work may keep the loop."""
+    """A time slice of the event loop for many small pieces of work."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + TURN_SECONDS
 
     @property
     def is_over(self) -> bool:
-        """Whether others should have the loop."""
+        """Return whether the time slice is over."""
         return time.monotonic() > self._ends
 
     async def give_way(self) -> None:
-        """Let others have the loop, and begin another turn."""
+        """Let other tasks run, and begin a new time slice."""
         await asyncio.sleep(_BREAK_SECONDS)
         self._ends = time.monotonic() + TURN_SECONDS

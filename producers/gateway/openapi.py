@@ -1,4 +1,5 @@
-"""The OpenAPI 3.1 description at GET /openapi.json, with the request fields read here."""
+"""The OpenAPI 3.1 description at GET /openapi.json, with the request fields that the gateway
+reads."""
 
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ _STATUS: Final[Json] = {
     "required": ["message"],
     "properties": {"message": {"type": "string"}},
 }
-"""google.rpc.Status, in which OTLP says why."""
+"""google.rpc.Status, in which OTLP returns errors."""
 
 
 def _operation(
@@ -142,7 +143,7 @@ DOCUMENT: Final[Json] = {
                 _json(_OBJECT),
                 _OBJECT | {"properties": {"resourceSpans": {"type": "array", "items": _OBJECT}}},
                 _HEADERS[1:2],
-                # What the entrance and the keys refuse never comes so far as to be OTLP.
+                # Refusals by request_guard.py or by a key are not in OTLP's form.
                 {"anyOf": [_STATUS, _ERROR]},
             )
         },

@@ -1,7 +1,7 @@
-"""Parses a request for an answer of a model once, into a RequestContext. Attribution, routing,
-recording, shadows and retries take the RequestContext and never the HTTP request. Client names are
-redacted before other code sees them. Refused is raised in the order: key, path, caller, session
-name, body, idempotency key."""
+"""Parses a model request once, into a RequestContext. Attribution, routing, recording, shadows and
+retries use the RequestContext and never the HTTP request. Names by the client are redacted before
+other code sees them. The order of checks, each of which may raise Refused, is: key, path, caller,
+session name, body, idempotency key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _PATH_NAMES: Final = ("session", "task", "user")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request, and its purpose."""
+    """The sender of a request: client key, person and purpose."""
 
     client: str | None
     person: str | None = None
@@ -46,13 +46,13 @@ class Caller:
 
     @property
     def scope(self) -> SessionScope:
-        """The scope in which a call without a session name is attributed."""
+        """Return the scope in which the session of an unnamed call is searched."""
         return self.client, self.person
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """A request for an answer of a model, parsed and redacted."""
+    """A parsed and redacted model request."""
 
     request: ModelRequest
     redacted: RedactedRequest
@@ -80,8 +80,8 @@ class RequestReader:
         self._control_strings = control_strings
 
     def authenticate(self, request: Request, scope: KeyScope) -> Client:
-        """Return the client of the request's key. Raises Refused if the key lacks the scope, and
-        for calls while the gateway stops."""
+        """Return the client of the request's key. Raises Refused if the key lacks the scope, or for
+        calls while the gateway stops."""
         if self.stopping and scope == "call":
             raise Refused(
                 503, "the gateway is stopping; ask it again when it is back", retry_after=5
@@ -169,18 +169,18 @@ def read_caller(
 
 
 def _redact_task(task: str | None, redaction: Redaction) -> str | None:
-    """Return a task's name as stored. A task by content keeps its id: a hash tells nothing of a
-    person, and two of a thousand have digits like a payment card's."""
+    """Return a task's name, redacted. An id by content is kept: a hash reveals nothing of a person,
+    and two of a thousand look like payment cards."""
     return task if task is None or is_content_id(task) else redaction.redact_name(task)
 
 
 def read_header(request: Request, name: str) -> str | None:
-    """Return the name in a header; None without that header. Raises Refused."""
+    """Return the name in a header; None without the header. Raises Refused for a bad name."""
     return identifier(request.headers.get(name), name)
 
 
 def read_traceparent(request: Request, redaction: Redaction) -> str | None:
-    """Return the call's trace; None for a header that a proxy malformed."""
+    """Return the header `traceparent`; None if it is missing, malformed or matched by a rule."""
     value = request.headers.get("traceparent", "")
     proper = len(value) == 55 and value.isascii() and value.isprintable()
     return value if proper and redaction.redact_text(value) == value else None
@@ -232,7 +232,7 @@ def _read_purpose(request: Request) -> Purpose:
 
 
 def _read_authorization(request: Request) -> str | None:
-    """Return the client's key; Anthropic's clients send it in a header of their own."""
+    """Return the Authorization header, or Anthropic's `x-api-key` in that form."""
     key = request.headers.get("x-api-key")
     authorization = request.headers.get("authorization")
     return authorization if authorization is not None or key is None else f"Bearer {key}"

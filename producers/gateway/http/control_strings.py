@@ -141,7 +141,7 @@ class ControlStrings:
 
 
 Pattern = tuple[bytes, Any]
-"""A first character, and RE2's expression of the strings that begin with it, for quick skips."""
+"""(first character, RE2 expression of the strings that begin with it), to skip texts quickly."""
 
 
 def _compile(strings: Sequence[str]) -> list[Pattern]:
@@ -159,7 +159,7 @@ def _compile(strings: Sequence[str]) -> list[Pattern]:
 def _compile_escapes(strings: Iterable[str]) -> Any:
     import re2
 
-    # As JSON writes them: a letter outside of the basic plane is two escapes.
+    # In JSON a character outside of the basic plane takes two escapes.
     codes = set(re.findall(r"\\u(.{4})", json.dumps("".join(strings))))
     escapes = "|".join(["00[2-7]", *sorted(f"(?i:{code})" for code in codes)])
     return re2.compile(f"\\\\(?:/|u(?:{escapes}))".encode())
@@ -173,13 +173,13 @@ def _search(patterns: Iterable[Pattern], text: bytes) -> bytes | None:
 
 
 def _list_open_ends(strings: Iterable[str]) -> set[str]:
-    """Return beginnings of strings before the end of a JSON text, but for a list's bracket."""
+    """Return each beginning of a string followed by a quote, except a lone bracket or brace."""
     ends = {string[:length] + '"' for string in strings for length in range(1, len(string))}
     return ends - {'["', '{"'}
 
 
 def _list_parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the places that a template may render: an entry of a list by itself."""
+    """Yield (name, value) of each part that a template may render; list items singly."""
     for name in _FIELDS:
         value = document.get(name)
         if isinstance(value, list) and name != "system":
@@ -189,8 +189,8 @@ def _list_parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yield the strings of a JSON value, keys included; arguments as text and as value, and a
-    content's parts apart and joined, as templates render them."""
+    """Yield the strings of a JSON value, keys included. Arguments are yielded as text and parsed,
+    the parts of a content singly and joined, as templates render them."""
     values = [value]
     while values:
         item = values.pop()
@@ -212,10 +212,10 @@ def _join_parts(content: Any) -> str | None:
 
 
 def _parse_arguments(text: Any) -> Any:
-    """Return the value of arguments whose JSON has escapes; None for others."""
+    """Return the parsed arguments if their JSON has escapes, else None."""
     if not isinstance(text, str) or "\\" not in text:
         return None
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return None  # an engine does not read them either
+        return None  # an engine cannot parse them either

@@ -1,4 +1,4 @@
-"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's."""
+"""Error responses in the protocol of the request's path: OpenAI's, Anthropic's, or OTLP's."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ from producers.spans import otlp
 _GONE: Final = 499
 
 _OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
-"""Asked in any other form, a refusal is JSON."""
+"""Request's media type -> media type of the refusal; for all others it is JSON."""
 
 _ANTHROPICS: Final = re.compile(r"/v1/messages(/count_tokens)?$")
 
@@ -40,7 +40,7 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 
 def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
-    """Return a 503 refusal. The cause may name hosts and paths: only the process's log gets it."""
+    """Return a 503 refusal. `cause` is only logged, because it may name hosts and paths."""
     _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
     return Refused(503, message, retry_after=retry_after)
 
@@ -61,7 +61,7 @@ def _refusal(error: Exception) -> Refused:
 
 def _format_refusal(refused: Refused, request: Request) -> Response:
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    # Not request.url: a Host that is none makes no URL.
+    # Not request.url, which fails for an invalid Host header.
     path = request.scope["path"]
     if path.endswith(TRACES):
         kind = _OTLP_ANSWERS.get(request.headers.get("content-type", ""), otlp.JSON)

@@ -8,7 +8,7 @@
                   site: a browser also sends its requests to loopback, under any name that an
                   attacker's DNS points there; Host, Origin or Sec-Fetch-Site reveal it
 
-Not covered: without keys, other users and programs of this machine may ask.
+Not covered: if no keys are configured, all users and programs of this machine may send requests.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _PLAIN: Final = ("", "identity")
 _OF_TRACES: Final = (*_PLAIN, "gzip")
 
 _FIELD_BYTES: Final = 4
-"""Bytes that separate a header's name from its value, and from the next header."""
+"""Bytes of the separators around a header: `: ` and the line end."""
 
 _REMEDY: Final = "mint a key with kintsugi key NAME and set gateway.keys"
 
@@ -57,14 +57,14 @@ class RequestGuard:
             await self._answer(scope, receive, send)
             return
         self._rejected(refused.status)
-        # Whatever follows on this connection is of the one who was turned away, or of his body.
+        # Close the connection: later bytes on it are the refused request's body or of its sender.
         headers = {"connection": "close"}
         body = encode_json(refused.body())
         answer = Response(body, refused.status, headers, media_type="application/json")
         await answer(scope, receive, send)
 
     def _find_refusal(self, scope: Scope) -> Refused | None:
-        # The parser counts only what it cannot read yet: a head that came at once may be longer.
+        # The HTTP parser's own limit only applies to heads that arrive in several pieces.
         size = sum(len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > MAX_HEAD_BYTES:
             return Refused(431, TOO_LONG)
@@ -93,7 +93,7 @@ def find_refusal(
     codings: Collection[str] = _PLAIN,
     remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Return the refusal of these headers, or None. `remedy`: advice for a foreign address."""
+    """Return the refusal for these headers, or None. `remedy`: advice about a foreign address."""
     fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
@@ -129,7 +129,7 @@ def _foreign(fields: dict[bytes, str], remedy: str) -> Refused | None:
             f"a page of {origin[:80]!r} asks, and without keys no page of another site is "
             f"answered; {remedy}",
         )
-    # Of what a page has a browser fetch without reading it, there is no origin: an image, a link.
+    # Browsers send no Origin for images or links, which a page fetches without reading them.
     if fields.get(b"sec-fetch-site") == "cross-site":
         return Refused(
             403,

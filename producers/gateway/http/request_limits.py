@@ -1,10 +1,10 @@
 """Limits the messages, tools and other parts of one request. Pure.
 
-Each part costs more than its bytes: a message is compared, redacted, checked and stored. The limits
-are beyond the requests of agents; OpenAI takes 2,048 messages, 128 tools, 4 stops and 128 choices.
-Results of tools count as messages in every protocol. Parts and tool calls count over all messages;
-the calls' arguments, which are texts, hold no more JSON than a body. All values of a body are
-counted before, on its bytes (events/json_text/size.py).
+A part costs more than its bytes: each message is compared, redacted, checked and stored. The limits
+are above what agents send; OpenAI accepts 2,048 messages, 128 tools, 4 stops and 128 choices. Tool
+results count as messages in every protocol. Content parts and tool calls are counted over all
+messages. The JSON within the calls' arguments has the limits of a body. The values of a body are
+counted earlier, on its bytes (events/json_text/size.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,19 +20,19 @@ MAX_TOOLS: Final = 2_000
 MAX_STOPS: Final = 1_000
 MAX_PROMPTS: Final = 2_048
 MAX_CHOICES: Final = 2_048
-"""Answers to all prompts of a request."""
+"""Most choices of a request: `n` times the number of prompts."""
 
 MAX_ANSWER_JSON: Final = JsonSize(values=2_000_000, containers=400_000, keys=600_000)
-"""Limit of an answer, or an event of it: 128,000 tokens with their log-probabilities."""
+"""Limits of an answer or an event: enough for 128,000 tokens with log-probabilities."""
 
 _FEWEST_BYTES: Final = 2 * min(MAX_MESSAGES, MAX_PARTS, MAX_TOOL_CALLS)
-"""Bytes of a body that cannot hold too many messages, nor anything that these hold."""
+"""Size in bytes below which a body cannot exceed the limits on messages and their parts."""
 
 _STOPS: Final = ("stop", "stop_sequences", "stop_token_ids")
 
 
 class TooMany(KintsugiError):
-    """A request has more of something than is taken."""
+    """A request exceeds a limit; the text names it."""
 
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class TooMany(KintsugiError):
 
 
 def check_counts(document: Mapping[str, Any], size: int) -> None:
-    """Raise TooMany for a request beyond a limit; its body has `size` bytes."""
+    """Raise TooMany if a request exceeds a limit. `size`: bytes of its body."""
     for name in _STOPS:
         _check(_count(document, name), MAX_STOPS, "stops", name)
     _check(_count(document, "tools"), MAX_TOOLS, "tools", "tools")
@@ -71,7 +71,7 @@ def _check_messages(document: Mapping[str, Any]) -> None:
 
 
 def _check_arguments(calls: Iterable[Mapping[str, Any]]) -> None:
-    """Raise TooMany where the arguments of all calls hold more JSON than a body may."""
+    """Raise TooMany if the arguments of all calls together hold more JSON than a body may."""
     functions = [function for call in calls for function in (call.get("function"), call)]
     arguments = [
         function["arguments"]
@@ -87,7 +87,7 @@ def _check_arguments(calls: Iterable[Mapping[str, Any]]) -> None:
 
 def _check_choices(document: Mapping[str, Any]) -> None:
     prompt, n = document.get("prompt"), document.get("n")
-    # A list of token ids alone is one prompt.
+    # A list that only holds token ids is a single prompt.
     several = isinstance(prompt, list) and set(map(type, prompt)) != {int}
     prompts = max(1, _count(document, "prompt")) if several else 1
     _check(prompts, MAX_PROMPTS, "prompts", "prompt")
@@ -96,7 +96,7 @@ def _check_choices(document: Mapping[str, Any]) -> None:
 
 
 def _read_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a message's tool calls; the older form has one, a function."""
+    """Return a message's tool calls, including the older field `function_call`."""
     return [*_objects(message.get("tool_calls")), *_objects([message.get("function_call")])]
 
 

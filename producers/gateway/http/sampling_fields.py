@@ -1,4 +1,4 @@
-"""Classes of the request's fields that affect how its answer is drawn. Pure.
+"""Classifies request fields by their effect on how an answer's tokens are drawn. Pure.
 
     prompt      The field changes the prompt alone. The engine tells the ids of the prompt.
     bend        The field changes the distribution. Processed log-probabilities are those of the
@@ -6,9 +6,10 @@
     rule        The field is a mask or a rule that cannot be applied again. Log-probabilities are
                 taken behind a mask, whatever their mode is. The call trains nothing.
 
-The names are those of vLLM 0.32's three protocols, its older versions, OpenAI and Anthropic. A
-field without a class counts as a rule. Guarantee: a call without a rule was drawn from the policy
-as its recorded fields bend it. Not covered: the engine's own defaults (routing/engine_proof.py).
+The field names are those of vLLM 0.32's three protocols, its older versions, OpenAI and Anthropic.
+An unknown field counts as a rule. Guarantee: if a call has no rule, its recorded fields describe
+the distribution from which it was drawn. Not covered: the engine's own defaults
+(routing/engine_proof.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ _SILENT: Final = frozenset(
         "store", "stream", "stream_interval", "stream_options", "tools", "top_logprobs", "user",
     }
 )  # fmt: skip
-"""Fields that do not affect the draw, and tools, which are read apart; they are not recorded."""
+"""Fields that do not affect the draw, and `tools`, which is read separately. Not recorded."""
 
 _WORDS: Final[Mapping[str, frozenset[str]]] = {
     "chat": frozenset({"messages"}),
@@ -49,7 +50,7 @@ _LIMITS: Final = frozenset(
         "stop_token_ids",
     }
 )  # fmt: skip
-"""Fields of the answer's end, number of choices, and random numbers."""
+"""Fields for the answer's end, the number of choices, and the random seed."""
 
 _PROMPT: Final = frozenset(
     {
@@ -73,7 +74,7 @@ _BENDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "top_k": (0, -1),
     "top_p": (1,),
 }
-"""Field -> the values with which it changes nothing; null is one of every field."""
+"""Field -> values with which it changes nothing; null changes nothing for every field."""
 
 _RULES: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
@@ -101,37 +102,37 @@ _RULES: Final[Mapping[str, tuple[Any, ...]]] = {
     "vllm_xargs": ({},),
     "watermarking": (False,),
 }
-"""Masks and rules -> likewise. vLLM 0.32 makes a grammar of `parallel_tool_calls`."""
+"""Mask or rule -> values without effect. vLLM 0.32 makes a grammar for `parallel_tool_calls`."""
 
 _CLASSED: Final = {
     name: place for place, name in enumerate((*sorted(_LIMITS | _PROMPT), *_BENDS, *_RULES))
 }
-"""All fields of known classes -> their place in an order that stays."""
+"""Field of a known class -> its place in a fixed order."""
 
 _FREE: Final[Mapping[str, tuple[Any, ...]]] = {
     "response_format": ("text",),
     "thinking": ("adaptive", "disabled"),
 }
-"""Rule that is an object -> its types that mask nothing."""
+"""Rule whose value is an object -> its `type` values that mask nothing."""
 
 _DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-"""Values where a request names none; the proof of an upstream shows them before training."""
+"""Values for fields that a request lacks. The engine's probes verify that it uses them."""
 
 STRICT_TOOLS: Final = "tools.strict"
 """Name under which tools with `strict: true` are recorded: vLLM 0.32 makes a grammar of them."""
 MEDIA: Final = "media"
-"""Label of parts of messages that are no text: their placeholders are all that token ids tell."""
+"""Label of message parts other than text; token ids only hold placeholders for them."""
 UNKNOWN: Final = "unknown_field"
 
 LABELS: Final = (*_RULES, STRICT_TOOLS, MEDIA, UNKNOWN)
-"""Labels of everything that makes a call untrainable."""
+"""Labels of all request features that make a call untrainable."""
 
 _TEXT_PARTS: Final = frozenset(
     {"input_text", "output_text", "reasoning", "refusal", "text", "thinking"}
 )
 
 _LONGEST_VALUE: Final = 2000
-"""Characters of a parameter's JSON that are recorded; a longer one is recorded as its hash."""
+"""Most characters of a recorded parameter's JSON; longer values are recorded as a hash."""
 _LONGEST_NAME: Final = 64
 _MOST_UNKNOWN: Final = 32
 _MOST_NAMED: Final = 8
@@ -139,16 +140,16 @@ _MOST_NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something in a request that makes its answer untrainable."""
+    """A feature of a request that makes its answer untrainable."""
 
     label: str
     """One of `LABELS`."""
     name: str
-    """The field, or the type of a part that is no text."""
+    """Name of the field, or type of the message part."""
 
 
 def read_sampling(document: Mapping[str, Any], endpoint: str) -> Json:
-    """Return the fields of all classes as they are recorded, with the defaults of the protocol."""
+    """Return the fields that affect the draw, as recorded, with the protocol's defaults."""
     values = {name: document[name] for name in _list_known(document)}
     unknown = islice(_list_unknown(document, endpoint), _MOST_UNKNOWN)
     values |= {_shorten_name(name): document[name] for name in unknown}
@@ -167,7 +168,7 @@ def find_rules(document: Mapping[str, Any], endpoint: str, messages: Iterable[An
 
 
 def explain_rules(rules: Sequence[Rule]) -> str | None:
-    """Return why answers under these rules are untrainable; None where there is no rule."""
+    """Return why answers under these rules are untrainable; None without rules."""
     fields = _join(rule.name for rule in rules if rule.label not in (MEDIA, UNKNOWN))
     media = _join(rule.name for rule in rules if rule.label == MEDIA)
     unknown = _join(rule.name for rule in rules if rule.label == UNKNOWN)
@@ -180,7 +181,7 @@ def explain_rules(rules: Sequence[Rule]) -> str | None:
 
 
 def find_departures(sampling: Mapping[str, Any]) -> list[str]:
-    """Return the recorded parameters that depart from softmax at temperature 1."""
+    """Return the recorded parameters that change the distribution from softmax at temperature 1."""
     return [
         name
         for name, value in sampling.items()
@@ -205,14 +206,14 @@ def _is_rule(name: str, value: Any) -> bool:
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Return whether a field with this value neither bends nor masks; false for unknown fields."""
+    """Return whether a field with this value leaves the distribution unchanged."""
     if value is None:
         return True
     if name == "tool_choice" and isinstance(value, dict):
         alone = value.get("disable_parallel_tool_use") in (None, False)
         return value.get("type") in ("auto", "none") and alone
     if name in ("response_format", "thinking") and isinstance(value, dict):
-        # A thinking budget ends thoughts by force; without one, only the prompt says how to think.
+        # A thinking budget forces an end of thoughts; other types only change the prompt.
         return value.get("type") in _FREE[name]
     if name == "output_config" and isinstance(value, dict):
         return all(item is None for key, item in value.items() if key != "effort")
@@ -221,7 +222,7 @@ def _is_neutral(name: str, value: Any) -> bool:
 
 
 def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
-    """Return the tools whose calls must fit their schema; only JSON's false turns `strict` off."""
+    """Return the names of strict tools; only null and false turn `strict` off."""
     tools = document.get("tools")
     strict = []
     for tool in tools if isinstance(tools, list) else ():
@@ -239,7 +240,7 @@ def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
 
 
 def _binds(holder: Mapping[str, Any]) -> bool:
-    """Return whether a tool masks its calls: a strict schema, or a custom tool's grammar."""
+    """Return whether a tool constrains tokens, by a strict schema or a custom grammar."""
     form = holder.get("format")
     has_grammar = isinstance(form, dict) and form.get("type") not in (None, "text")
     return has_grammar or holder.get("strict") not in (None, False)
@@ -264,7 +265,7 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _shorten_name(name: str) -> str:
-    """Return the beginning of a client's name, with U+FFFD for unprintable characters."""
+    """Return the beginning of a field's name, with U+FFFD for unprintable characters."""
     marks = (mark if mark.isprintable() else "\ufffd" for mark in name[:_LONGEST_NAME])
     return "".join(marks) or "(empty)"
 

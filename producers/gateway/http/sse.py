@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, whole events out. Guarantee: every byte comes out once and in
+"""Splits a byte stream into whole server-sent events. Guarantee: every byte comes out once and in
 order, however the network cuts the stream. Pure."""
 
 import re
@@ -7,19 +7,19 @@ from typing import Final
 from events.errors import KintsugiError
 
 MAX_EVENT_BYTES: Final = 32 << 20
-"""Largest event, in bytes: a bound against an upstream that never ends one."""
+"""Largest event in bytes. It bounds memory if an engine never ends an event."""
 
 MAX_EVENT_LINES: Final = 10_000
-"""Lines of one event. Engines write one or two."""
+"""Most lines of an event; engines write one or two."""
 
 DONE: Final = b"[DONE]"
 
 _END: Final = re.compile(rb"\n\r?\n|\r\r")
-"""A line's end and an empty line, which may end otherwise than the line before."""
+"""A line end and an empty line; the two line ends may differ."""
 
 
 class EventTooLong(KintsugiError):
-    """An upstream sent more than one event may hold."""
+    """An engine sent an event that exceeds the limits."""
 
 
 class Splitter:
@@ -29,7 +29,7 @@ class Splitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that are whole now, each with its blank line. Raises EventTooLong."""
+        """Add `data`; return the events now complete, with blank lines. Raises EventTooLong."""
         events: list[bytes] = []
         at = 0
         if self._rest:
@@ -68,7 +68,7 @@ def _check_lines(event: bytes) -> None:
 
 
 def data(event: bytes) -> bytes | None:
-    """Return an event's data; None for a comment or another field. Raises EventTooLong."""
+    """Return an event's data; None if it has no data field. Raises EventTooLong."""
     one_line = event.find(b"\n") == len(event) - 2 and event.endswith(b"\n\n")
     if one_line and event.startswith(b"data: ") and b"\r" not in event:
         return event[6:-2]
@@ -80,6 +80,6 @@ def data(event: bytes) -> bytes | None:
 
 
 def event(payload: bytes, name: str | None = None) -> bytes:
-    """Return an event with `payload`; Anthropic's have names."""
+    """Return an event with data `payload` and, for Anthropic's protocol, a name."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + payload + b"\n\n"

@@ -1,5 +1,6 @@
-"""Undoes the change that asking for usage makes to a stream. `compare_streams` compares an engine's
-stream with an asking one; `StreamUsage` then restores the chunks of such streams. Pure."""
+"""A request for usage (token counts) changes a stream; this module undoes the change.
+`compare_streams` finds the change from a stream without and one with usage. `StreamUsage` then
+restores chunks. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,14 +10,14 @@ from typing import Any, Final, Literal, get_args
 Json = dict[str, Any]
 
 ChunkKind = Literal["bare", "silent", "words", "end"]
-"""A chunk has no choices, says nothing, says something, or ends a choice."""
+"""`bare`: without choices; `silent`: without words; `words`; `end`: ends a choice."""
 
 _TOKEN_FIELDS: Final = frozenset(("index", "delta", "text", "token_ids", "logprobs"))
 _WORD_FIELDS: Final = frozenset(("index", "delta", "text"))
 
 
 def find_kind(chunk: Json) -> ChunkKind:
-    """Return the kind of a chunk; its tokens do not matter."""
+    """Return the kind of a chunk; its token fields are ignored."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not choices:
         return "bare"
@@ -26,16 +27,16 @@ def find_kind(chunk: Json) -> ChunkKind:
 
 
 def is_silent(choice: Any) -> bool:
-    """Return whether a choice of a chunk tells its client nothing."""
+    """Return whether a chunk's choice holds nothing for the client."""
     return _is_empty(choice, _WORD_FIELDS)
 
 
 def _is_empty(choice: Any, but: frozenset[str]) -> bool:
-    """Return whether a choice has no words, and no other value in a field outside of `but`."""
+    """Return whether a choice has no words, and no values except in the fields `but`."""
     if not isinstance(choice, dict) or choice.get("text"):
         return False
     delta = choice.get("delta")
-    # Each chunk asks for this, and a loop takes less time than a generator.
+    # This runs for each chunk, and a loop is faster than a generator.
     for value in delta.values() if isinstance(delta, dict) else (delta,):
         if value is not None:
             return False
@@ -51,19 +52,19 @@ def _is_blank(choice: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """Difference that asking for usage makes to the streams of an engine."""
+    """How an engine's streams change if a request asks for usage."""
 
     told_in: frozenset[ChunkKind] = frozenset(("bare",))
-    """Kinds of chunks with usage; empty for an engine not asked."""
+    """Kinds of chunks that have usage; empty if the engine is not asked for it."""
     own_chunks: frozenset[ChunkKind] = frozenset(("bare",))
-    """Kinds of chunks that are sent only to tell usage."""
+    """Kinds of chunks that the engine only sends for usage."""
     null: bool = False
-    """Whether chunks have the field with null where usage was not asked for."""
+    """Whether chunks have `"usage": null` if usage was not asked for."""
     moved: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that then stand beside usage and not on the chunk that ends a choice."""
+    """Fields that move from the chunk that ends a choice to the chunk with usage."""
 
     def is_own_chunk(self, chunk: Json) -> bool:
-        """Return whether a chunk was sent only to tell usage."""
+        """Return whether the engine sent a chunk only for usage."""
         if chunk.get("usage") is None:
             return False
         kind = find_kind(chunk)
@@ -72,7 +73,7 @@ class StreamUsage:
         return kind in self.own_chunks
 
     def strip(self, chunk: Json) -> Json:
-        """Return the chunk as it would have been; the same object where nothing changes."""
+        """Return the chunk as if usage was not asked for; the same object if nothing changes."""
         if "usage" in chunk:
             asked = chunk["usage"] is None or find_kind(chunk) in self.told_in
             if asked and self.null:
@@ -86,7 +87,7 @@ class StreamUsage:
 
 
 def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage | None:
-    """Return how a plain and an asking stream's chunks tell usage; None if one is empty."""
+    """Return the change from stream `plain` (without usage) to `asked`; None if one is empty."""
     if not plain or not asked:
         return None
     tellers = [chunk for chunk in asked if chunk.get("usage") is not None]
@@ -94,7 +95,7 @@ def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage
         return StreamUsage(frozenset(), frozenset())
     told_in = frozenset(map(find_kind, tellers))
     return StreamUsage(
-        # An engine with usage in chunks of two kinds has it in all; a short stream may lack some.
+        # If chunks of two kinds have usage, all kinds may; a short stream may lack some kinds.
         told_in if len(told_in) < 2 else frozenset(get_args(ChunkKind)),
         frozenset(_find_own_kinds(plain, asked, tellers)),
         any("usage" in chunk for chunk in plain),
@@ -105,9 +106,9 @@ def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage
 def _find_own_kinds(
     plain: Sequence[Json], asked: Sequence[Json], tellers: Sequence[Json]
 ) -> Iterator[ChunkKind]:
-    """Yield the kinds of the chunks that one stream has more than the other, to tell usage."""
+    """Yield the kinds of additional chunks in `asked` that only carry usage."""
     before, after, telling = (Counter(map(find_kind, chunks)) for chunks in (plain, asked, tellers))
-    # Asking for tokens adds silent chunks, too.
+    # The request for token ids adds silent chunks, too.
     if telling["silent"] and not before["silent"]:
         yield "silent"
     if telling["bare"] and after["bare"] - before["bare"] >= telling["bare"]:
@@ -119,7 +120,7 @@ def _find_own_kinds(
 def _find_moves(
     plain: Sequence[Json], asked: Sequence[Json], tellers: Sequence[Json]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that end a choice in one stream and tell usage in the other."""
+    """Yield the fields that move from the end chunk in `plain` to the usage chunk in `asked`."""
     ends = [next((c for c in s if find_kind(c) == "end"), Json()) for s in (plain, asked)]
     for name, value in ends[0].items():
         if ends[1].get(name) is None and any(chunk.get(name) == value for chunk in tellers):

@@ -1,7 +1,7 @@
-"""The protocols of clients: OpenAI's with two added fields, and Anthropic's. Pure. A request is
-read just far enough to record it; unknown fields go to the engine unchanged.
-`ModelRequest.encode_for_engine` asks for token ids and log-probabilities if the client did not set
-these fields and adding them cannot make an engine accept a request that it would refuse."""
+"""The clients' protocols: OpenAI's with two added fields, and Anthropic's. Pure. Only the fields
+that the record needs are parsed; unknown fields go to the engine unchanged.
+`ModelRequest.encode_for_engine` adds fields that ask for token ids and log-probabilities. It adds
+none that the client set, or that could make an engine accept a wrong request."""
 
 import json
 import math
@@ -35,14 +35,14 @@ PATHS: Final[Mapping[Endpoint, str]] = {
 """Path of each endpoint, relative to the `/v1` of an upstream."""
 
 _FREE_OPTIONS: Final = ("include_obfuscation",)
-"""Options of streams that have nothing to do with usage."""
+"""Stream options that are independent of usage."""
 
 _DOUBLE_DIGITS: Final = 309
-"""Digits of the largest double; an integer of fewer is finite as one."""
+"""Digits of the largest double. An integer with fewer digits fits into a double."""
 
 
 class Refused(KintsugiError):
-    """A request that was answered by us and not by an engine."""
+    """The gateway refuses a request with an HTTP status, without asking an engine."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Refused(KintsugiError):
         """Seconds after which the client may retry."""
 
     def body(self, endpoint: Endpoint | None = None) -> Json:
-        """Return the body in Anthropic's shape for their endpoint, else in OpenAI's."""
+        """Return the error body: in Anthropic's form for `messages`, else in OpenAI's."""
         if endpoint == "messages":
             return anthropic.error(self.status, str(self))
         kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
@@ -85,17 +85,17 @@ _KINDS: Final = {
 
 
 def bad_request(message: str, param: str | None = None) -> Refused:
-    """Return the refusal of a client's faulty request."""
+    """Return a refusal with status 400."""
     return Refused(400, message, param=param)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes fields that the client did not ask for, which are restored."""
+    """How an engine writes fields that were not requested, so that answers can be restored."""
 
     name: str
     null_fields: bool
-    """Whether ids that were not requested are null; else their fields are absent."""
+    """Whether fields that were not requested are null; else they are absent."""
     silent_text: bool
     """Whether a stream of /v1/completions sends chunks without text."""
     usage: StreamUsage = field(default_factory=StreamUsage)
@@ -105,17 +105,17 @@ EMBEDDED: Final = Dialect("kintsugi", null_fields=False, silent_text=False)
 VLLM: Final = Dialect("vllm", null_fields=True, silent_text=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
-"""`owned_by` in the engine's list of models -> dialect; any other is asked for nothing more."""
+"""`owned_by` in the engine's model list -> dialect. Other engines get no added fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraFields:
-    """Fields that the gateway asks for and the client did not."""
+    """Fields that the gateway asks for in addition to the client."""
 
     token_ids: bool = False
     logprobs: bool = False
     usage: StreamUsage | None = None
-    """How a stream tells usage where we asked for it; else None."""
+    """How streams change with usage if the gateway asks for it; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +125,22 @@ class ModelRequest:
     endpoint: Endpoint
     document: Json
     size: int = 0
-    """Bytes of text that are as much work as the body."""
+    """Work for the body, as a number of text bytes that take as much time (large_work.py)."""
 
     @property
     def model(self) -> str | None:
-        """The requested model; None means the engine's own."""
+        """Return the requested model; None means the engine's default."""
         model = self.document.get("model")
         return str(readable(model)) if isinstance(model, str) and model else None
 
     @property
     def stream(self) -> bool:
-        """Whether the client wants a stream."""
+        """Return whether the client wants a stream."""
         return self.document.get("stream") is True
 
     @property
     def raw_messages(self) -> list[Any]:
-        """Return the messages as sent, Anthropic's in OpenAI's form; none if they are no list."""
+        """Return the messages as sent, but Anthropic's in OpenAI's form; [] if not a list."""
         if self.endpoint == "messages":
             return anthropic.conversation(self.document)
         messages = self.document.get("messages")
@@ -148,7 +148,7 @@ class ModelRequest:
 
     @property
     def tools(self) -> tuple[Json, ...]:
-        """The tools that were offered, in OpenAI's form."""
+        """Return the offered tools in OpenAI's form."""
         tools = self.document.get("tools")
         if self.endpoint == "messages":
             tools = anthropic.tools(self.document)
@@ -156,12 +156,12 @@ class ModelRequest:
 
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """The prompts of an endpoint without messages."""
+        """Return the prompts of /v1/completions; () for other endpoints."""
         return _read_prompts(self.document.get("prompt")) if self.endpoint == "completions" else ()
 
     @property
     def sampling(self) -> Json:
-        """How the answer is drawn, with the defaults of the protocol."""
+        """Return the sampling parameters, with the protocol's defaults."""
         return read_sampling(self.document, self.endpoint)
 
     def find_rules(self) -> list[Rule]:
@@ -169,8 +169,8 @@ class ModelRequest:
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
-        """Return the fields to ask this dialect for; none if unknown, or over /v1/messages."""
-        # Without what it needs, a request is refused, and engines quote it then: as it was sent.
+        """Return the fields to add for an engine of this dialect; none if it is unknown."""
+        # An engine refuses a request without `needed` and quotes it, so add nothing.
         needed = "messages" if self.endpoint == "chat" else "prompt"
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
             return ExtraFields()
@@ -182,7 +182,7 @@ class ModelRequest:
         """Return whether asking for log-probabilities keeps the request's meaning."""
         if self.endpoint == "completions":
             return self.document.get("logprobs") is None
-        # Without logprobs, an engine refuses fields that need them; with ours it would not.
+        # An engine refuses these fields without `logprobs`, and must still refuse them.
         needing = (self.document.get(name) for name in ("top_logprobs", "logprob_token_ids"))
         return self.document.get("logprobs") in (None, False) and not any(needing)
 
@@ -191,7 +191,7 @@ class ModelRequest:
         options = self.document.get("stream_options")
         if not self.stream or not (options is None or isinstance(options, dict)):
             return False
-        # Other options may need it, or mean something else with it, unless they are off.
+        # Other options may depend on usage unless they are off.
         return all(
             value is None or value is False
             for name, value in (options or {}).items()
@@ -199,7 +199,7 @@ class ModelRequest:
         )
 
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
-        """Return the request as the engine gets it."""
+        """Return the body for the engine, with the added fields."""
         body = dict(self.document)
         if extras.token_ids:
             body["return_token_ids"] = True
@@ -222,17 +222,17 @@ class ModelRequest:
         return sse.event((encode_large_json if large else encode_json)(document), name)
 
     def encode_error_event(self, error: Refused) -> bytes:
-        """Return the event that ends a stream with an error of ours."""
+        """Return the event that ends a stream with an error of the gateway."""
         name = "error" if self.endpoint == "messages" else None
         return sse.event(encode_json(error.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
-        """Return the messages in the log's form; None if it cannot hold them (still served)."""
+        """Return the messages in the log's form; None if the log cannot hold them."""
         return storable_messages(self.raw_messages)
 
 
 def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
-    """Parse a body. Raises Refused where it is no JSON object, or holds more than is taken."""
+    """Parse a body. Raises Refused if it is no JSON object or exceeds a limit."""
     check_size(body)
     size = measure_work(body)
     try:
@@ -257,14 +257,14 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
 
 
 def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
-    """Raise Refused for a body that holds more JSON than is taken, before it is parsed."""
+    """Raise Refused if a body's JSON exceeds the limits; it is not parsed for this."""
     excess = find_excess(body, most=most)
     if excess is not None:
         raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
 
 
 def set_model(document: Json, model: str | None) -> Json:
-    """Return an answer or a piece with `model` where it names a model; None changes nothing."""
+    """Return an answer or chunk with its model's name replaced; None changes nothing."""
     if model is None:
         return document
     if isinstance(message := document.get("message"), dict) and "model" in message:
@@ -273,7 +273,7 @@ def set_model(document: Json, model: str | None) -> Json:
 
 
 def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
-    """Return messages in the log's form; None if it cannot hold them."""
+    """Return messages in the log's form; None if the log cannot hold them."""
     try:
         messages = parse_messages(readable(list(raw)))
         for message in messages:
@@ -288,7 +288,7 @@ def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
 
 
 def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
-    """Return tools in the log's form; None if it cannot hold them."""
+    """Return tools in the log's form; None if the log cannot hold them."""
     try:
         values = readable(list(tools))
         check_storable(values, "tools")
@@ -298,7 +298,7 @@ def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
 
 
 def encode_json(document: Any) -> bytes:
-    """Return compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
+    """Return compact JSON; half a surrogate pair is written as an escape, as JSON allows."""
     return _write_json(document).encode()
 
 
@@ -331,7 +331,7 @@ _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 def identifier(value: str | None, what: str) -> str | None:
-    """Return a client's name, or None. Raises Refused for a name that no table can hold."""
+    """Return a client's name for a thing, or None if empty. Raises Refused for invalid names."""
     if value is None or value == "":
         return None
     if _NAME.fullmatch(value) is None:
@@ -355,7 +355,7 @@ def _is_tokens(prompt: Any) -> bool:
 
 
 def _parse_finite(text: str) -> float:
-    """Refuse 1e999, which JSON allows and would be written back as Infinity."""
+    """Return a finite number. Raises ValueError for numbers such as 1e999."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is too large a number")
@@ -363,7 +363,7 @@ def _parse_finite(text: str) -> float:
 
 
 def _parse_integer(text: str) -> int:
-    """Return an integer that a double can hold, as engines and databases read it."""
+    """Return an integer. Raises ValueError if no double can hold it, as engines need."""
     if len(text) >= _DOUBLE_DIGITS:
         _parse_finite(text)
     return int(text)

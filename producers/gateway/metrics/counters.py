@@ -1,10 +1,10 @@
-"""Metrics that every call updates: plain numbers, made into samples at collection time. The
-library's locks and label look-ups slow calls down (`python -m ops.bench.gateway.counting`); it
-counts rare events.
+"""Metrics that every call updates: plain numbers, from which samples are made at collection. The
+client library's locks and label look-ups would slow calls down (`python -m
+ops.bench.gateway.counting`), so it only counts rare events.
 
-Guarantee: one thread, the gateway's event loop, writes; any may collect. A collection returns every
-number as of some moment since it began, so a call that ends meanwhile may be in one number alone. A
-histogram's count is that of its buckets.
+Guarantee: only the thread of the gateway's event loop writes; any thread may collect. Each number
+is read at some time during the collection, so a call that ends meanwhile may be in some numbers
+only. A histogram's count is the sum of its buckets.
 """
 
 from bisect import bisect_left
@@ -40,7 +40,7 @@ class _Numbers(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the metric with its current values."""
         family = self._KIND(self._name, self._meaning, labels=self._labels)
-        # A copy: new labels may be added meanwhile.
+        # Copied, because the event loop may add labels meanwhile.
         for labels, number in self._numbers.copy().items():
             family.add_metric(labels, number)
         yield family
@@ -57,7 +57,7 @@ class Count(_Numbers):
 
 
 class Level(_Numbers):
-    """A gauge, absent until it is set."""
+    """A gauge that has no sample until it is set."""
 
     _KIND = GaugeMetricFamily
 
@@ -113,7 +113,7 @@ class Spread(Collector):
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series(len(self._names))
-        # A bound belongs to its bucket.
+        # A value equal to a bound belongs to the bucket of that bound.
         series.counts[bisect_left(self._bounds, seconds)] += 1
         series.total += seconds
 

@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Engines(Collector):
-    """The configured engines."""
+    """Collects the state of the configured engines."""
 
     def __init__(self, engines: Iterable[Upstream]) -> None:
         self._engines = tuple(engines)
@@ -39,7 +39,7 @@ class Engines(Collector):
 
 
 class SpoolFigures(Collector):
-    """The figures of the spool, read when the metrics are collected."""
+    """Collects numbers of the spool, read at each collection."""
 
     def __init__(self, spool: SqliteLog, ships: bool) -> None:
         self._spool = spool

@@ -1,7 +1,8 @@
-"""The gateway's metrics at GET /metrics. A registry per gateway, so that two in one process do not
-count for each other. The event loop's thread alone counts every call's numbers (counters.py); the
-library counts the rest, in any thread. Guarantee: the code, the configured engines and the aliases
-fix the number of series. No label holds a client's choice: no session, call, user, model or key."""
+"""The gateway's metrics at GET /metrics. Each gateway has its own registry, so that two in one
+process count separately. Numbers of every call are counted by the event loop's thread only
+(counters.py); the library counts the rest, in any thread. Guarantee: only the code, the configured
+engines and the aliases determine the number of series. No label has a value that a client chooses:
+no session, call, user, model or key."""
 
 import time
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from producers.gateway.metrics.counters import Count, Inside, Level, Spread
 from producers.gateway.metrics.gauges import Engines, SpoolFigures
 from producers.gateway.routing.upstreams import Upstream
 
-# A second series for each counter and bucket, of the time when it began: the start of the process.
+# Switches off the library's second series per counter, which tells its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _CALL_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -34,7 +35,7 @@ _STATES: Final = ("recording", "refused")
 
 
 def say_build(registry: CollectorRegistry, fold_version: int | None = None) -> None:
-    """Register `kintsugi_build_info`; `fold_version` is that of a process that reads the tables."""
+    """Register `kintsugi_build_info`. `fold_version`: only for a process that reads tables."""
     info = Gauge(
         "kintsugi_build_info", "What runs.", ("version", "fold_version"), registry=registry
     )
@@ -42,7 +43,7 @@ def say_build(registry: CollectorRegistry, fold_version: int | None = None) -> N
 
 
 class Metrics:
-    """The registry of one gateway."""
+    """The metrics of one gateway, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -180,7 +181,7 @@ class Metrics:
         self._says("recording")
 
     def watch(self, engines: Iterable[Upstream], spool: SqliteLog, ships: bool) -> None:
-        """Register metrics of engines and spool, read at collection time. `ships`: to Kafka."""
+        """Register metrics of engines and spool. `ships`: whether the spool is copied to Kafka."""
         self.registry.register(Engines(engines))
         self.registry.register(SpoolFigures(spool, ships))
 
@@ -189,7 +190,7 @@ class Metrics:
         return self._in_flight
 
     def time_first_byte(self, endpoint: Endpoint, seconds: float) -> None:
-        """Observe the seconds from the request to the first byte that the client can read."""
+        """Observe the seconds from the request's arrival to the answer's first byte."""
         self._first_byte.add(seconds, endpoint)
 
     def count_call(
@@ -202,7 +203,7 @@ class Metrics:
             self._dropped.inc()
 
     def count_rules(self, labels: Iterable[str]) -> None:
-        """Count a call that each of these fields of its request makes untrainable."""
+        """Count an untrainable call once for each of these labels (sampling_fields.py)."""
         for label in labels:
             self._rules.labels(label).inc()
 
@@ -211,19 +212,20 @@ class Metrics:
         self._overhead.add(seconds, endpoint)
 
     def count_new_session(self) -> None:
-        """Count a call that names no session and begins a new one."""
+        """Count a call without a session name that begins a new session."""
         self._unattributed.inc()
 
     def count_control_texts(self, alias: str, count: int) -> None:
-        """Count the messages of a request that spell control tokens."""
+        """Count the messages of a request that contain control tokens."""
         self._control_texts.labels(alias).inc(count)
 
     def count_fallback(self) -> None:
-        """Count a call for which another policy was asked than the one that its route chose."""
+        """Count a call that another policy answers than the one that its route chose."""
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice: `member`, or a doubt. `seconds`: the chooser's time, if it was asked."""
+        """Count a choice of a member. `outcome`: `member`, or a doubt. `seconds`: the chooser's
+        time."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)
@@ -233,7 +235,7 @@ class Metrics:
         self._shadows.labels("yes" if asked else "no").inc()
 
     def confirm_routes(self, position: int) -> None:
-        """Record that the routes in force at `position` are those of the database."""
+        """Record that the routes at `position` were compared with the database just now."""
         self._position.set(position)
         self._confirmed.set_to_current_time()
 
@@ -281,7 +283,7 @@ class Metrics:
 
 
 class _AppendTimer:
-    """Times an append; a class and no generator, because every call has two."""
+    """Times an append. It is a class, not a generator, for speed: every call has two appends."""
 
     __slots__ = ("_began", "_metrics", "_stream", "_type")
 
@@ -295,5 +297,5 @@ class _AppendTimer:
         if error is None:
             self._metrics.note_append(self._stream, self._type, time.monotonic() - self._began)
         elif isinstance(error, (LogError, BlobError)):
-            # A record that is too large says nothing of the log.
+            # A record that is too large is no fault of the log.
             self._metrics.note_log_refusal()

@@ -1,8 +1,8 @@
 """Keys of the gateway's clients, stored as hashes only. A key is 256 random bits that `kintsugi
-key` shows once, so its plain SHA-256 can be stored. A token is a key, or a key, `~` and a session's
-name, for agents that can set only an API key. Without configured keys `none~SESSION` names a
-session; other text there may be a real key, and no part of a key is ever kept. Every stored hash is
-compared in constant time, and always all of them. Pure."""
+key` shows once, so its plain SHA-256 can be stored. A token is a key, or KEY~SESSION for agents
+that can only set an API key. If no keys are configured, `none~SESSION` names a session; any other
+token may be a real key, of which nothing is kept. A key is always compared with all stored hashes,
+each in constant time. Pure."""
 
 import hmac
 import secrets
@@ -12,13 +12,13 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""`call`: ask the model; `feedback`: post it; `status`: see its page; `trusted`: believe its tasks
-and outcomes."""
+"""`call`: send calls; `feedback`: post feedback; `status`: read the status page; `trusted`: its
+tasks and verdicts are accepted."""
 
 _MARK: Final = "~"
 
 _NOBODYS: Final = ("", "none", "EMPTY")
-"""Values that clients send in place of a key where none is needed."""
+"""Values that clients send as a key if no key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Client:
     """The client that sends a request."""
 
     name: str | None
-    """Name of its key; None where no keys are configured."""
+    """Name of the client's key; None if no keys are configured."""
     scopes: frozenset[Scope]
     session: str | None = None
 
@@ -49,11 +49,11 @@ class ClientKeys:
 
     @property
     def open(self) -> bool:
-        """Whether no key is needed."""
+        """Return whether no key is needed."""
         return not self._keys
 
     def client(self, authorization: str | None) -> Client | None:
-        """Return the client that sent this header; None for an unknown key, or without a key."""
+        """Return the client for an Authorization header; None if its key is missing or unknown."""
         token = _token(authorization)
         secret, mark, session = token.rpartition(_MARK)
         if not mark:

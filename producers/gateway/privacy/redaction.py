@@ -1,13 +1,13 @@
-"""Redacts events: puts `[redacted:RULE]` where a rule matches, in all text that becomes an event.
+"""Redacts events: replaces each match of a rule by `[redacted:RULE]` in all text of an event.
 
-A call in which a rule matched keeps no tokens, which would spell the text: its whole request and
-all that is known of its answer count (raw arguments and the tokens' text too). Where there are
-rules, a prompt of token ids is not written. A client's name (session, user, task, idempotency key)
-that a rule matches becomes a pseudonym, the same as long as the home's salt is.
+If a rule matches in a call, no tokens are kept, because they would contain the text. All of the
+request and the answer is searched, raw arguments and the tokens' text too. If there are rules, a
+prompt of token ids is not written. A name by the client (session, user, task, idempotency key) that
+a rule matches becomes a pseudonym. It stays the same as long as the home's salt does.
 
-Guarantee: the client's answer and the engine's request are never touched; the same text always
-becomes the same text, so a call's link to its parent stays true. Not covered: text that no rule
-describes, is encoded (base64, percent signs, pictures), is spread over several messages or cut off.
+Guarantee: the client's answer and the engine's request never change; equal texts become equal
+texts, so a call's link to its parent stays valid. Not covered: text that no rule matches, encoded
+text (base64, percent signs, pictures), text in several messages, and cut-off text.
 """
 
 import json
@@ -25,7 +25,7 @@ from producers.gateway.privacy.rules import Rule, Span
 from producers.storable import readable
 
 _MOST_ESCAPED: Final = 4
-"""Levels of JSON in JSON in JSON that are read in text that is no whole JSON."""
+"""Most levels of nested escapes that are resolved in text that is not JSON as a whole."""
 
 _ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _SHORT_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -33,7 +33,7 @@ _SHORT_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _RULES_WEIGHT: Final = 16
 
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
-"""Makes a digest that no rule for numbers can match."""
+"""Maps digits to letters, so no rule for numbers can match a digest."""
 
 _TOO_DEEP: Final = "it is nested too deeply for the redaction rules to be read"
 _TOKEN_PROMPT: Final = "the redaction rules cannot read a prompt of token ids"
@@ -41,15 +41,15 @@ _TOKEN_PROMPT: Final = "the redaction rules cannot read a prompt of token ids"
 
 @dataclass(frozen=True, slots=True)
 class RedactedRequest:
-    """A request as it is written."""
+    """A request in redacted form, as it is recorded."""
 
     request: ModelRequest
     because: str | None
-    """Why the call may keep no tokens; None if it may."""
+    """Why the call's tokens may not be kept; None if they may."""
 
 
 class Redaction:
-    """The rules of a gateway."""
+    """Redacts with the rules of a gateway."""
 
     def __init__(self, rules: Sequence[Rule] = (), salt: bytes = b"") -> None:
         self._rules = tuple(rules)
@@ -57,15 +57,15 @@ class Redaction:
 
     @property
     def active(self) -> bool:
-        """Whether there is any rule."""
+        """Return whether there are rules."""
         return bool(self._rules)
 
     def weigh(self, size: int) -> int:
-        """Return the bytes of text that take as much other work as `size` takes the rules."""
+        """Return the work of redacting `size` bytes as a size for large_work.py."""
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
-        """Return a request as it may be written; a replaced model name leaves tokens trainable."""
+        """Return a request in redacted form. A match in the model name alone keeps the tokens."""
         if not self._rules:
             return RedactedRequest(request, None)
         redactor = _Redactor(self._rules)
@@ -85,8 +85,8 @@ class Redaction:
     def redact_answer(
         self, messages: Iterable[Message], spoken: Iterable[str]
     ) -> tuple[tuple[Message, ...], str | None]:
-        """Return an answer's messages as they may be written, and why it may keep no tokens;
-        `spoken` is all other known text."""
+        """Return an answer's redacted messages, and why its tokens may not be kept (None: they
+        may). `spoken`: all other text of the answer."""
         redactor = _Redactor(self._rules)
         safe = tuple(redactor.message(message) for message in messages) if self._rules else messages
         for text in spoken if self._rules else ():
@@ -94,11 +94,11 @@ class Redaction:
         return tuple(safe), redactor.because
 
     def redact_text(self, text: str) -> str:
-        """Return a text as it may be written."""
+        """Return a text in redacted form."""
         return _Redactor(self._rules).text(text) if self._rules else text
 
     def redact_name(self, name: str | None) -> str | None:
-        """Return a client's name, or its pseudonym."""
+        """Return a name by the client, or its pseudonym if a rule matches."""
         if name is None or not self._rules:
             return name
         redactor = _Redactor(self._rules)
@@ -132,7 +132,7 @@ class _Redactor:
         return value
 
     def text(self, text: str) -> str:
-        """Redact a text, with JSON inside it and text with JSON's escapes."""
+        """Redact a text, including JSON within it and JSON escapes."""
         text = self._redact_json(text if text.isascii() else str(readable(text)))
         safe = deeper = self._replace_matches(text)
         for _ in range(_MOST_ESCAPED):
@@ -161,7 +161,7 @@ class _Redactor:
     def _redact_object(self, value: Mapping[str, Any]) -> Json:
         safe: Json = {}
         for name, item in value.items():
-            # Two names that become the same are two all the same.
+            # Keep both fields if redaction makes their names equal.
             unique = written = self.text(name)
             while unique in safe:
                 unique = f"{written}#{len(safe)}"
@@ -202,7 +202,8 @@ class _Redactor:
         return "".join((*pieces, text[at:])) if pieces else text
 
     def _find_matches(self, text: str) -> list[tuple[str, int, int]]:
-        """Return the matches in order; overlapping ones are one, named by the first."""
+        """Return the matches in order. Overlapping matches are merged under the first one's
+        rule."""
         merged: list[tuple[str, int, int]] = []
         for (begin, end), name in sorted(self._spans(text)):
             self.matched.add(name)
@@ -218,7 +219,7 @@ class _Redactor:
 
 
 def _take_token_prompt(document: Json) -> str | None:
-    """Take prompts of token ids out of a request; return why it keeps no tokens then."""
+    """Remove prompts of token ids from a request. If any, return why no tokens are kept."""
     prompt = document.get("prompt")
     if not isinstance(prompt, list):
         return None
@@ -231,7 +232,7 @@ def _take_token_prompt(document: Json) -> str | None:
 
 def _resolve_escapes(text: str) -> str:
     plain = _ESCAPE.sub(_decode_escape, text)
-    # Two escapes may have been the halves of one character.
+    # Two escapes may be the surrogate halves of one character.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

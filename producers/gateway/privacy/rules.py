@@ -1,7 +1,7 @@
-"""Redaction rules: a name, and a search in a text. Pure. Rules are built in or the operator's
-patterns in RE2's syntax, whose time is linear, so a bad rule cannot hang the gateway;
-back-references and look-around are refused at the start. Built-in rules find the usual spellings;
-cards and IBANs only with a right checksum and digits that stand alone."""
+"""Redaction rules: a name and a text search. Pure. A rule is built in, or an operator's pattern in
+RE2's syntax. RE2 takes linear time, so a bad pattern cannot block the gateway. It refuses
+back-references and look-around at the start. Built-in rules find the usual spellings, but cards and
+IBANs only with a correct checksum and no adjacent digits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Rule:
 
     name: str
     find: Callable[[str], Iterator[Span]]
-    """Takes text without halves of surrogate pairs."""
+    """Yields the matches in a text, which must have no lone surrogates."""
 
 
 def find_builtin(name: BuiltIn) -> Rule:
@@ -50,7 +50,7 @@ def own(name: str, pattern: str) -> Rule:
 
 @cache
 def _compile(pattern: str, name: str) -> Any:
-    """Return RE2's expression; the library is loaded only where there are rules."""
+    """Compile a pattern with RE2, which is only imported if there are rules. Raises BadRule."""
     import re2
 
     options = re2.Options()
@@ -95,8 +95,9 @@ def _ibans(text: str) -> Iterator[Span]:
 def _windows(
     text: str, begin: int, end: int, fewest: int, most: int, right: Callable[[str], bool]
 ) -> Iterator[Span]:
-    """Yield runs of whole groups with `right` and a length in bounds, first and longest first. Text
-    around a number may look like it, so each group may be the first or the last."""
+    """Yield runs of whole digit groups that satisfy `right` and have `fewest` to `most` characters:
+    from the left, the longest first. Neighbouring text may look like digit groups, so a run may
+    begin and end at any group."""
     groups = list(_groups(text, begin, end))
     first = 0
     while first < len(groups):

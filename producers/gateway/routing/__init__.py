@@ -1,1 +1,1 @@
-"""Chooses the engine of a call: routes, sticky sessions, engines (route)."""
+"""Chooses policy and engine of a call: routes, sticky sessions, engines (route)."""

@@ -9,15 +9,15 @@ doctor --upstream` reports the findings. Five tiny completions and a chat show t
 - counts as many tokens as it sends ids, also where a stop string ends an answer
 - makes no grammar of a chat's tools unless the request says so
 
-Two are streams, one of them asked for usage (http/stream_usage.py). A finding is a sentence with
-the remedy, or None. Not seen: a default that keeps the likeliest first tokens, such as a repetition
-penalty, and a grammar behind thoughts that a chat template cannot switch off. An engine that
-refuses the streams or the chat, or counts nothing, contradicts nothing.
+Two probes are streams, one of them with usage (http/stream_usage.py). A finding is a sentence with
+the remedy, or None. Not found: a default that does not change the most likely first tokens, such as
+a repetition penalty, and a grammar that begins after thoughts. Streams or a chat that an engine
+refuses, and missing counts, are no finding.
 
-A grammar of tools masks nothing before a call begins, so the chat asks for a grammar of its own,
-whose answers all begin with a quotation mark. An engine that makes a grammar of every tool joins
-both, and a call may begin otherwise: vLLM 0.32 does so with `--tool-strict-level`, and for tool
-parsers that have such a level of their own.
+A grammar of tools masks no token before a tool call begins. So the probe chat asks for a grammar by
+which every answer begins with a quotation mark. An engine that also makes a grammar of every tool
+joins both, and then a call may begin with another token. vLLM 0.32 does this with
+`--tool-strict-level`, and for tool parsers with such a level of their own.
 """
 
 import json
@@ -33,16 +33,17 @@ from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
-"""Asks an engine's base for completions (a chat where there are messages); status and body."""
+"""Sends a request for completions (with `messages`: a chat) to an engine's base. Returns status and
+body."""
 
 SECONDS: Final = 120.0
-"""Seconds to wait for the answer to a probe: an engine's first one may take long."""
+"""Seconds to wait for a probe's answer; an engine's first answer may take long."""
 
 _PROMPTS: Final = ("a", "The", "1 + 1")
 _EXACT: Final = 1e-4
-"""Nats by which the log-probability of a certain token may differ from 0."""
+"""Most difference from 0, in nats, of the log-probability of a token with probability 1."""
 _CLOSE: Final = 0.05
-"""Nats by which the same distribution may differ between two requests."""
+"""Most difference, in nats, of a token's log-probability between two equal requests."""
 
 _TOOL: Final[Json] = {
     "type": "function",
@@ -54,7 +55,7 @@ _GUIDED_CHAT: Final[Json] = {
     "tools": [_TOOL],
     "tool_choice": "auto",
     "structured_outputs": {"json": {"enum": [json.loads(_ONLY_ANSWER)]}},
-    # Where an engine has a reasoning parser, a grammar begins after the thoughts.
+    # With a reasoning parser, an engine's grammar would begin only after thoughts.
     "chat_template_kwargs": {"enable_thinking": False},
     "max_tokens": 1,
     "seed": 1,
@@ -69,20 +70,21 @@ _GUIDED_CHAT: Final[Json] = {
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """The choices that an engine answered, one per prompt."""
+    """An engine's answers to the probes; lists of choices have one per prompt."""
 
     certain: Sequence[Json]
-    """Choices with top_k=1: the likeliest token has all the probability."""
+    """Choices with top_k=1, where the most likely token has probability 1."""
     plain: Sequence[Json]
     named: Sequence[Json]
     counts: Sequence["Counts"] = ()
     usage: StreamUsage | None = None
-    """How streams tell usage; None where that was not shown."""
+    """How streams change with usage; None if the probes did not show it."""
     masks_tools: bool | None = None
-    """Whether the tools of every chat are a grammar; None where that was not shown."""
+    """Whether the engine makes a grammar of every chat's tools; None if not shown."""
 
     def unproven(self) -> str | None:
-        """Return the reason why its answers cannot be trained on; None if they can."""
+        """Return the first finding, for which answers are untrainable; None if they are
+        trainable."""
         return (
             self.check_token_ids()
             or self.check_logprobs()
@@ -92,17 +94,17 @@ class Probes:
         )
 
     def check_token_ids(self) -> str | None:
-        """Return the finding on missing token ids."""
+        """Return a finding if token ids are missing, else None."""
         if all(isinstance(choice.get("token_ids"), list) for choice in self.certain):
             return None
         return "the engine gives no token ids; it needs return_token_ids"
 
     def check_logprobs(self) -> str | None:
-        """Return the finding on log-probabilities of another distribution than the drawn one."""
+        """Return a finding if log-probabilities are not those of the draw, else None."""
         return check_logprobs(self.certain, self.plain)
 
     def check_defaults(self) -> str | None:
-        """Return the finding on defaults that differ from the protocol's."""
+        """Return a finding if the engine's defaults differ from the protocol's, else None."""
         if all(_alike(choice, other) for choice, other in zip(self.plain, self.named, strict=True)):
             return None
         return (
@@ -110,7 +112,7 @@ class Probes:
         )
 
     def check_counts(self) -> str | None:
-        """Return the finding on counts that differ from the number of ids."""
+        """Return a finding if the engine's counts differ from the number of ids, else None."""
         wrong = next((counts for counts in self.counts if counts.differ), None)
         if wrong is None:
             return None
@@ -120,7 +122,7 @@ class Probes:
         )
 
     def check_tools(self) -> str | None:
-        """Return the finding on a masked distribution in chats with tools."""
+        """Return a finding if tools mask tokens of every chat, else None."""
         if not self.masks_tools:
             return None
         return (
@@ -132,21 +134,21 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The tokens of one answer."""
+    """The numbers of an answer's tokens, by ids and as counted by the engine."""
 
     ids: int | None
-    """Number of token ids; None where a choice has none."""
+    """Number of token ids; None if a choice has no ids."""
     told: int | None
-    """The engine's own count; None where it tells none."""
+    """The engine's count; None if it reports none."""
 
     @property
     def differ(self) -> bool:
-        """Whether the engine contradicts itself."""
+        """Return whether both numbers are known and differ."""
         return self.ids is not None and self.told is not None and self.ids != self.told
 
 
 async def run_probes(complete: Complete) -> Probes | str:
-    """Run the probes; return a sentence if one is refused. Raises the errors of `complete`."""
+    """Run the probes. Return a finding if one is refused. Raises the errors of `complete`."""
     asked: tuple[Json, ...] = (
         {"top_k": 1, "temperature": 1.0, "logprobs": 0},
         {"logprobs": 5},
@@ -168,8 +170,8 @@ async def run_probes(complete: Complete) -> Probes | str:
 
 
 def _read_masks(status: int, raw: bytes) -> bool | None:
-    """Return whether the guided chat could begin with another token than its only answer's; None if
-    it is refused, or its log-probabilities show no mask."""
+    """Return whether the chat with a grammar could begin with a token that the grammar forbids.
+    None if it is refused, or if its log-probabilities show no mask."""
     document = parse_json(raw)
     choices = list_objects(document.get("choices")) if isinstance(document, dict) else []
     scores = choices[0].get("logprobs") if status == 200 and choices else None
@@ -197,8 +199,8 @@ async def _complete(complete: Complete, fields: Json) -> Json | str:
 
 
 async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Return the chunks of a completion that a stop string ends: plain, and with usage and token
-    ids. `certain` has the likeliest first tokens, including the stop string."""
+    """Return the chunks of two streams of a completion that a stop string ends: without, and with
+    usage and token ids. The stop string is a first token of `certain`."""
     first = [(prompt, choice.get("text")) for prompt, choice in zip(_PROMPTS, certain, strict=True)]
     prompt, stop = next((pair for pair in first if pair[1]), (_PROMPTS[0], None))
     body: Json = {"prompt": [prompt], "max_tokens": 4, "seed": 1, "top_k": 1, "temperature": 1.0}
@@ -209,7 +211,7 @@ async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Jso
 
 
 async def _read_chunks(complete: Complete, body: Json) -> list[Json]:
-    """Return the chunks of a stream; none where it is refused."""
+    """Request a stream and return its chunks; [] if it is refused."""
     status, raw = await complete(body)
     if status != 200:
         return []
@@ -234,7 +236,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _alike(left: Json, right: Json) -> bool:
-    """Return whether two first tokens were drawn from one distribution."""
+    """Return whether two choices' first tokens were drawn from the same distribution."""
     first, second = (_likeliest(choice) for choice in (left, right))
     shared = first.keys() & second.keys()
     return bool(shared) and all(

@@ -7,14 +7,14 @@
     any other name     unchanged; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
-A hash of the session's name draws, so every gateway draws the same, also after a restart. It is
-weighted rendezvous hashing (the largest of share / -ln(hash)): a growing share takes sessions from
-the others and loses none. Held-out sessions are drawn first, by the same hash between two parts
-that are no policies. So the name and the held-out share alone decide, and the same sessions stay
-with the base whatever is promoted.
+The draw is a hash of the session's name, so every gateway draws the same, also after a restart. It
+is weighted rendezvous hashing (the largest of share / -ln(hash)): a growing share takes sessions
+from the others and loses none. The holdout is drawn before, by the same hash, between two parts
+that are no policies. So it only depends on the session's name and the holdout's share, and the same
+sessions stay with the base after promotions.
 
-A session keeps its policy when shares change. It is drawn anew if the adapter was taken back (a
-rollback, a rejection), is unloaded, or belongs to a base that the route left.
+A session keeps its policy when shares change. A new policy is drawn if the adapter was taken back
+(a rollback, a rejection), was unloaded, or belongs to a base that the route left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,10 +36,10 @@ _SHADOW: Final = "#shadow"
 _LONGEST_SESSION: Final = 256
 
 SMALLEST_SHARE: Final = 1e-6
-"""Smallest share that a route is given: one session in a million. A smaller one would get none."""
+"""Smallest share in a route: one session in a million."""
 
 _BITS: Final = 52
-"""Bits of a hash. Half above a whole number, such a hash is still below 1 as a float."""
+"""Bits of a hash; with so few, (hash + 0.5) / 2^bits is below 1 as a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class GatewayRoute:
     shadow: str | None = None
     """An adapter that also answers, without the client seeing its answer."""
     taken_back: bool = False
-    """Whether the last change was a rollback; then no session stays with a shareless adapter."""
+    """Whether the last change was a rollback. Then no session keeps an adapter without a share."""
     holdout: float = 0.0
     """Share of all sessions that the base answers despite promotions."""
 
@@ -62,16 +62,16 @@ class GatewayRoute:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The facts about an adapter that routing needs."""
+    """An adapter, or a version with members, as far as routing needs it."""
 
     alias: str
     base: str
     keeps: bool
-    """Whether sessions that it answered stay with it: it serves, or makes room."""
+    """Whether sessions that it answered keep it: it is in service, or being drained."""
     composition: Annotated[Composition | None, Field(alias=VERSION)] = None
-    """Members and chooser of a version made of parts; None for an adapter. Stored by its alias."""
+    """Members and chooser of a version with members; None for a plain adapter."""
     plays_users: bool = False
-    """Whether it plays users, and so answers no client: neither by a route nor by its name."""
+    """Whether it plays users. Then it answers no client, neither by a route nor by name."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -84,9 +84,9 @@ class GatewayRoutes:
     """All routes at one moment."""
 
     position: int = 0
-    """Position in the stream `learning`: every event before it is applied here."""
+    """Position in the stream `learning`. The routes include all events before it."""
     routes: Mapping[str, GatewayRoute] = field(default_factory=dict)
-    """Alias -> route. An alias that is not among them is answered by its base."""
+    """Alias -> route. The base answers an alias without a route."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
     @property
@@ -97,24 +97,25 @@ class GatewayRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The adapter that is to answer a call, with its stand-ins."""
+    """The policies that may answer a call, and how they were chosen."""
 
     alias: str
     routed: Routed | None
-    """How the policy was chosen; None where no route was used."""
+    """How the policy was chosen; None if no route was used."""
     order: tuple[Policy, ...]
-    """Policies to ask for, best first; later ones stand in for missing ones. Empty if the client
-    named an adapter or model; a version with members that it named is alone."""
+    """Policies, best first; a later one is used if the earlier ones are missing. Empty if the
+    client named an adapter or model. A version with members that the client named is alone in
+    it."""
     base: str | None = None
     shadow: str | None = None
     shares: Mapping[str, float] | None = None
-    """Policy (the base by its name) -> its share; None unless several were drawn from."""
+    """Policy (the base by its name) -> its share, if drawn among several; else None."""
     holdout: HoldoutDraw | None = None
     """Set only if the holdout was drawn for this call."""
 
     @property
     def policy(self) -> Policy:
-        """The adapter that the route gives the call."""
+        """Return the policy that the route chose; None for the base."""
         return self.order[0] if self.order else None
 
 
@@ -149,7 +150,7 @@ def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy
 
 
 def is_held_out(share: float, alias: str, session: str) -> bool:
-    """Return whether a share holds a session out; every larger share holds it out as well."""
+    """Return whether a holdout of `share` includes a session; larger shares include it, too."""
     if share <= 0:
         return False
     held, others = (
@@ -160,7 +161,7 @@ def is_held_out(share: float, alias: str, session: str) -> bool:
 
 
 def shadow_session(session: str) -> str:
-    """Return the session of a shadow's answers."""
+    """Return the session name for a shadow's answers to a session."""
     return session[: _LONGEST_SESSION - len(_SHADOW)] + _SHADOW
 
 
@@ -209,7 +210,7 @@ def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Po
 
 
 def _weigh(share: float, alias: str, session: str, name: str) -> float:
-    """Return a named part's weight in a session's draw; the largest wins."""
+    """Return the weight of part `name` in a session's draw. The largest weight wins."""
     text = f"{alias}\x1f{session}\x1f{name}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> (64 - _BITS)
     return share / -log((number + 0.5) / 2**_BITS)

@@ -1,11 +1,12 @@
-"""The routes in force, and the use of adapters: GatewayRoutes in, RouteLease out.
+"""Applies routes, and counts the use of adapters: GatewayRoutes in, RouteLease out.
 
-Calls choose on the gateway's loop; another thread brings routes (daemon/roles/route_follower.py). A
-lock makes choosing and counting one step, so a reader of a position sees every call chosen by an
-earlier one. It is held for microseconds, and no call waits for I/O here.
+Calls choose on the gateway's event loop; another thread sets routes
+(daemon/roles/route_follower.py). A lock makes choosing and counting one step. So a reader that sees
+a position also sees all calls that earlier routes chose. The lock is held for microseconds, and no
+call waits for I/O here.
 
-Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
-for an adapter only while it lists it. Without routes, the base answers every alias.
+Guarantee: a call is counted from its choice to its end, however it ends. An engine is only asked
+for an adapter that it lists. Without routes, the base answers every alias.
 """
 
 import threading
@@ -30,10 +31,10 @@ from producers.gateway.routing.sticky_sessions import StickyMember, StickySessio
 from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
-"""For a call whose adapter no engine has: the route's other policies and the base, or refusal."""
+"""If no engine has a call's adapter: use the route's other policies and the base, or refuse."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
-"""Chooses the member of a named policy for a call; its adapter may be one that no engine has."""
+"""Chooses the member of policy `name` for a call. Maybe no engine has the member's adapter."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -44,23 +45,23 @@ class Usage:
     """The routes that a gateway applies and the adapters it uses, at one moment."""
 
     position: int | None
-    """None before the first routes."""
+    """Position of the routes; None before the first routes."""
     in_flight: Mapping[str, int]
-    """Adapter -> calls that are being answered; those of a member count for its policy too."""
+    """Adapter -> number of running calls. A member's calls count for its policy, too."""
     open_sessions: Mapping[str, int]
-    """Adapter -> sessions that would stay with it; those of a member count likewise."""
+    """Adapter -> number of sessions that keep it. A member's sessions count for its policy, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An engine to ask, and for which model."""
+    """An engine to ask, and the model to ask for."""
 
     upstream: Upstream
     name: str | None
-    """The engine's name for it; None: the request's model unchanged."""
+    """The engine's name for the model; None: the request's model unchanged."""
     policy: Policy = None
     adapter: str | None = None
-    """The adapter that the engine is asked for: the policy, or a member of it. None: the base."""
+    """The requested adapter: the policy, or a member of it. None: the base."""
     member: MemberChoice | None = None
 
 
@@ -87,12 +88,12 @@ class Routing:
 
     @property
     def table(self) -> GatewayRoutes:
-        """The routes in force."""
+        """Return the current routes."""
         return self._routes or _EMPTY
 
     @property
     def aliases(self) -> list[str]:
-        """The names that are not those of models: the gateway's own, and those with a route."""
+        """Return all aliases: the gateway's own, and those with a route."""
         return sorted({self.alias, *self.table.routes})
 
     def find_alias(self, model: str | None) -> str:
@@ -104,12 +105,13 @@ class Routing:
         return StickySessions(self._idle, self._age)
 
     def apply(self, routes: GatewayRoutes) -> None:
-        """Put routes in force, from the next choice on."""
+        """Use these routes from the next choice on."""
         with self._lock:
             self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """Return a call's route, counted until its block ends. `goes_on`: the session may go on."""
+        """Return a call's route, counted until its `with` block ends. `goes_on`: whether later
+        calls may continue the session."""
         with self._lock:
             now = self.clock()
             stays = self._sticky.read_policies(session, now)
@@ -124,34 +126,34 @@ class Routing:
             return RouteLease(self, self.table, choice, model, names)
 
     def read_member(self, session: str, policy: str) -> StickyMember | None:
-        """Return the member of a policy that a session keeps; None where it keeps none."""
+        """Return the member of a policy that a session keeps, or None."""
         with self._lock:
             return self._sticky.read_member(session, policy, self.clock())
 
     def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
-        """Have a session keep a member; do nothing where it is over."""
+        """Let a session keep a member; do nothing if the session is over."""
         with self._lock:
             self._sticky.keep_member(session, policy, kept)
 
     def drop_member(self, session: str, policy: str) -> None:
-        """Have a session forget the member that it keeps; do nothing where it keeps none."""
+        """Let a session forget the member that it keeps, if any."""
         with self._lock:
             self._sticky.drop_member(session, policy)
 
     def move(self, before: Sequence[str | None], after: Sequence[str | None]) -> None:
-        """Count a call for others: for a policy, or a panel and a member of it."""
+        """Count a running call under the names `after` instead of `before`."""
         with self._lock:
             self._count(after, 1)
             self._count(before, -1)
 
     def end_session(self, session: str) -> None:
-        """Forget the policies of a session that is over, and those of its shadow."""
+        """Forget the policies of an ended session and of its shadow session."""
         with self._lock:
             self._sticky.end(session)
             self._sticky.end(shadow_session(session))
 
     def recall(self, earlier: StickySessions) -> None:
-        """Add the sticky sessions of the gateway before a restart."""
+        """Add the sticky sessions from before a restart."""
         with self._lock:
             self._sticky.recall(earlier)
 
@@ -175,7 +177,7 @@ class Routing:
 
 
 class RouteLease:
-    """The use of a route by one call, counted until the block ends."""
+    """The use of a route by one call, counted until the `with` block ends."""
 
     def __init__(
         self,
@@ -204,7 +206,7 @@ class RouteLease:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Return the adapters that the route's policy needs."""
+        """Return the adapters that the chosen policy needs."""
         policy = self.choice.policy
         if policy is None:
             return ()
@@ -214,10 +216,10 @@ class RouteLease:
     async def attempts(
         self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
     ) -> AsyncGenerator[Attempt]:
-        """Yield the engines to ask, best first; take the next one when one failed. `upstreams` are
-        in the session's order. Without `choose_member` the base answers for a member, with the
-        doubt recorded. Raises Refused if no engine may be asked, or none has all parts of a policy
-        that the client named."""
+        """Yield the engines to ask, best first; the caller takes the next one after a failure.
+        `upstreams`: in the session's order. Without `choose_member` the base answers instead of a
+        member, with the doubt recorded. Raises Refused if no engine may be asked, or if a policy
+        that the client named is not loaded completely."""
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
         if not self.choice.order:
@@ -246,12 +248,12 @@ class RouteLease:
             )
 
     def response_model(self, upstream: Upstream) -> str | None:
-        """Return the model for the answer, as asked for; None if only the engine knows it."""
+        """Return the model name for the answer: the requested one, else the engine's base."""
         return self._model or upstream.base
 
     def _check_answers_clients(self) -> None:
-        """Raise Refused, as for a model that does not exist, if the adapter plays users."""
-        # While it is proven, an engine has it under its name with a suffix, too.
+        """Raise Refused, as for an unknown model, if the requested adapter plays users."""
+        # During proof, an engine has it also under its name with a suffix after `~`.
         known = self._routes.adapters.get((self._model or "").partition("~")[0])
         if known is not None and known.plays_users:
             raise Refused(
@@ -278,7 +280,8 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return a policy's adapters and choices: itself; or the chosen member, then the base."""
+        """Return (adapter, choice) pairs to try: the policy, or its chosen member and then the
+        base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]
@@ -291,7 +294,7 @@ class RouteLease:
         return [(member.adapter, member), (None, without)]
 
     def _order_by_model(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
-        """Yield healthy engines first, of these the ones that list the model."""
+        """Yield attempts: healthy engines first, and among them those that list the model."""
         order = sorted(
             upstreams, key=lambda upstream: (not upstream.well, self._model not in upstream.served)
         )
@@ -302,7 +305,7 @@ class RouteLease:
         if adapter is not None:
             return adapter
         if base is not None and (base in upstream.served or not upstream.served):
-            # One that has not said yet what it serves may have it; an alias it has not.
+            # An engine whose models are not known yet may have the base, but no alias.
             return base
         as_it_came = self._model is None or self._model in upstream.served
         return None if as_it_came else upstream.base
