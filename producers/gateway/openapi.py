@@ -1,5 +1,4 @@
-"""The OpenAPI 3.1 description at GET /openapi.json, with the request fields that the gateway
-reads."""
+"""The OpenAPI 3.1 description at GET /openapi.json, with the fields that the gateway reads."""
 
 from typing import Any, Final
 

@@ -5,9 +5,9 @@
     POST /v1/messages           POST /v1/messages/count_tokens       GET /metrics
     GET  /v1/models             POST /v1/traces                      GET /openapi.json
 
-Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, in any
-combination, for agents that can set only a base URL. No other path reaches an engine. A request
-refused here reached no model and is no event; every call that did is (call.py).
+Each path of /v1 also exists below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, in any
+combination, for agents that can only set a base URL. No other path reaches an engine. A request
+that is refused here reaches no model and is not recorded; other calls are (call.py).
 """
 
 import asyncio
@@ -52,9 +52,9 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstr
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 
 _CLOSING_SECONDS: Final = 10.0
-"""Seconds for recording the calls that a stop interrupts."""
+"""Seconds for recording calls that a stop interrupts."""
 _RECALL_SECONDS: Final = 2.0
-"""Longest time, in seconds, that a start waits for the recall of sessions."""
+"""Most seconds that a start waits for sessions to be restored."""
 _logger = logging.getLogger(__name__)
 
 
@@ -65,23 +65,23 @@ class Options:
     alias: str = "agent"
     capture: CaptureMode = "best_effort"
     timeout_seconds: float = 600.0
-    """Seconds that a whole call may take."""
+    """Most seconds for a whole call."""
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
     max_shadows: int = MAX_SHADOWS
     shows_asides: bool = False
-    """Whether clients get an agent's asides."""
+    """Whether clients get the asides in answers (text that is not for the user)."""
     control_tokens: ControlTokens = "count"
-    """Treatment of a call with a message that spells a control token."""
+    """Treatment of a call with a control token in a message."""
     control_strings: Sequence[str] = ()
     ships: bool = False
-    """Whether the spool is copied to Kafka; its waiting events are then counted."""
+    """Whether the spool is copied to Kafka; then a metric counts unshipped events."""
     shows: Mapping[str, str] = field(default_factory=dict)
-    """Headers of GET /livez, by which a supervisor recognizes its gateway."""
+    """Headers in answers to GET /livez, by which a supervisor recognizes its gateway."""
 
 
 class Gateway:
-    """The ASGI application, and all that its calls share."""
+    """The ASGI application of a gateway, and the objects that its calls share."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Gateway:
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`routing` defaults to no routes of a follower. `pages` check their callers themselves."""
+        """`routing`: default: no routes. `pages`: more routes, which check keys themselves."""
         self._options = options
         redaction = redaction or Redaction()
         self._reader = RequestReader(
@@ -131,14 +131,14 @@ class Gateway:
             exception_handlers=handlers(self.metrics.count_rejection),
             lifespan=self._lifespan,
         )
-        # No redirects: their target would be built from headers that the client sends.
+        # No redirects, because their target would come from the client's headers.
         application.router.redirect_slashes = False
         self.app = RequestGuard(
             _EncodedPaths(application), keyring.open, self.metrics.count_rejection
         )
 
     def _build_routes(self, ingest: IngestRoutes) -> list[Route]:
-        """Return the gateway's own routes; those below /v1 also below /r/."""
+        """Return the gateway's HTTP routes; those below /v1 exist below /r/ too."""
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", partial(self._answer_call, endpoint="chat"), "POST"),
             ("/v1/completions", partial(self._answer_call, endpoint="completions"), "POST"),
@@ -161,12 +161,12 @@ class Gateway:
         ]
 
     def stop(self) -> None:
-        """Refuse new calls from now on; GET /readyz says so."""
+        """Refuse new calls from now on; GET /readyz then reports it."""
         self._reader.stopping = True
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered."""
+        """Return whether a request is being answered."""
         return bool(self.app.live)
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ class Gateway:
         stop_recall = threading.Event()
         self.context.sessions.expect_recall()
         recall = asyncio.create_task(self._recall(stop_recall))
-        # Calls wait for it, at most _RECALL_SECONDS.
+        # The gateway accepts calls only after this, at most _RECALL_SECONDS later.
         await asyncio.wait((recall, look), timeout=_RECALL_SECONDS)
         watch = asyncio.create_task(self._upstreams.watch(self.context.client))
         try:
@@ -205,7 +205,7 @@ class Gateway:
         try:
             earlier = await asyncio.to_thread(recall)
         except LogError as error:
-            # Without the recall, sessions begin anew and calls are stored whole: nothing is lost.
+            # Without restored sessions, new ones begin and calls are stored whole: no data is lost.
             _logger.warning("%s", error, extra={"action": "nothing_recalled"})
             nothing = Sessions()
             nothing.forget_before(now_ms())
@@ -223,7 +223,7 @@ class Gateway:
         return Once(self._retries, context.retry, partial(self._start_call, context))
 
     def _take_control_text(self, model: str | None, text: ControlText) -> None:
-        """Count the messages that spell control tokens. Raises Refused where such calls are."""
+        """Count messages with control tokens. Raises Refused if the setting is `refuse`."""
         self.metrics.count_control_texts(self.context.routing.find_alias(model), text.count)
         if self._options.control_tokens == "refuse":
             raise bad_request(
@@ -234,7 +234,7 @@ class Gateway:
 
     def _start_call(self, context: RequestContext) -> Call:
         retry = context.retry
-        # Sent again after it failed, a call is of the session that it began the first time.
+        # A repeated call with an idempotency key stays in the session that it began first.
         fresh = new_id() if retry is None else derive_id("session", retry.key)
         attributed = self.context.sessions.attribute(
             context.session, context.caller.scope, context.conversation, fresh
@@ -271,7 +271,7 @@ class Gateway:
     async def _ask_engine(
         self, upstream: Upstream, method: str, path: str, payload: bytes | None
     ) -> tuple[bytes, int]:
-        """Return an engine's answer and status for a request that is no call of the model."""
+        """Return an engine's answer and status for a request other than a call. Raises Refused."""
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code
@@ -298,7 +298,7 @@ class Gateway:
 
 
 class _EncodedPaths:
-    """Routes by the path as sent (ASGI): decoding an encoded slash would split a name."""
+    """Passes paths on undecoded, because a decoded slash would split a name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -321,9 +321,9 @@ def with_aliases(
     listed: bytes, aliases: Mapping[str, str | None], hidden: Collection[str] = ()
 ) -> bytes:
     """Return an engine's list of models with `aliases` and without the adapters in `hidden`.
-    `aliases`: alias -> base, or None without a route. An alias has the card of its base, with `id`
-    the alias, `root` and `parent` the base. Names that the list has and aliases without a base are
-    not added. A value that is no list of models is returned unchanged."""
+    `aliases`: alias -> base, or None without a route. An alias gets the card of its base, but `id`
+    is the alias, `root` and `parent` are the base. Names in the list and aliases without a base are
+    not added. A document that is no list of models is returned unchanged."""
     try:
         document = json.loads(listed)
         cards = [card for card in document["data"] if card["id"].partition("~")[0] not in hidden]

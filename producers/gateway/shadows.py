@@ -1,12 +1,12 @@
-"""Shadow answers: a second adapter answers a call as well, and no client sees it.
+"""Shadow answers: a second adapter answers a call too, but no client sees its answer.
 
 Once the client has its answer, the request goes to the route's shadow adapter. The answer is
 recorded as a call of the session `SESSION#shadow` with the purpose `probe`, which no statistics of
 live traffic count. Its member is chosen as for any call.
 
-Guarantee: the followed call is over before, so it is neither delayed nor failed. At most `most` run
-at once; beyond that, or without an engine that has the adapter, a shadow is left out and counted.
-Not covered: it takes its turn in the engine.
+Guarantee: the client's call is over before, so it is neither delayed nor failed. At most `most`
+shadows run at once. Beyond that, or if no engine has the adapter, a shadow is left out and counted.
+Not covered: a shadow takes engine time from other calls.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Shadows:
-    """The shadows of a gateway's calls."""
+    """Runs the shadow answers of a gateway."""
 
     def __init__(self, gateway: GatewayContext, upstreams: Upstreams, most: int) -> None:
         # A shadow's answer must not count as a client's, in sessions or in metrics.
@@ -46,7 +46,7 @@ class Shadows:
         self._running: set[asyncio.Task[None]] = set()
 
     def answer(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> None:
-        """Start the answer of `adapter` to the same request."""
+        """Start a shadow answer by `adapter` to the same request."""
         known = self._gateway.routing.table.adapters.get(adapter)
         if known is not None and known.parts:
             listed = not find_missing(self._upstreams.all, known.parts)
@@ -62,7 +62,7 @@ class Shadows:
         task.add_done_callback(self._finish)
 
     async def stop(self) -> None:
-        """Cancel running shadows; each is recorded so."""
+        """Cancel running shadows; each is recorded as interrupted."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

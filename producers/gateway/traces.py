@@ -1,13 +1,13 @@
-"""Records calls that went past the gateway, from their spans: POST /v1/traces -> two events each.
+"""Records calls that did not pass the gateway, from spans: POST /v1/traces -> two events per call.
 
-For agents whose base URL cannot be changed. The events are those of a call without tokens, and are
-never trained on. Their ids follow from the span's, so a repeated span changes nothing; within a day
-it is not even written. Spans of other work than model calls are accepted and not recorded; a span
-without its conversation is rejected, and the sender told so. Times are those of arrival, because a
-session's end counts from the last news of it.
+This is for agents whose base URL cannot be changed. The events are those of a call without tokens,
+and are never trained on. Their ids follow from the span's ids, so a repeated span changes nothing;
+within a day it is not written again. Spans of other operations than model calls are accepted but
+not recorded. A span without its conversation is rejected with a reason. Events have the time of
+arrival, because a session's idle time counts from there.
 
-Guarantee: spans answered with 200 are in the log, except those that the answer rejects. Not
-covered: spans of a session out of order, which are stored whole.
+Guarantee: after status 200 all spans are in the log, except those that the answer rejects. Not
+covered: a session's spans that arrive out of order; they are stored whole.
 """
 
 import asyncio
@@ -57,9 +57,9 @@ Result = Literal["recorded", "repeated", "ignored", "rejected"]
 BECAUSE: Final = "a trace told of the call, and traces have no token ids"
 _UNKNOWN: Final = "unknown"
 _SESSIONS_AT_ONCE: Final = 64
-"""Sessions whose spans are recorded at the same time, and share an fsync."""
+"""Most sessions whose spans are recorded concurrently and share an fsync."""
 _SPAN_BYTES: Final = 20_000
-"""Bytes of text that are as much work as a span by itself."""
+"""A span itself is as much work as this many bytes of text."""
 _TOO_DEEP: Final = "it is nested too deeply to be stored"
 _LONGEST_NAME: Final = 128
 _MOST_REASONS: Final = 3
@@ -69,7 +69,7 @@ _LONGEST_ERROR: Final = 1000
 
 @dataclass(slots=True)
 class TraceResult:
-    """The outcome of a request's spans."""
+    """Counts of a request's spans by outcome, and reasons of rejections."""
 
     counts: Counter[Result] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -81,7 +81,7 @@ class TraceResult:
 
     @property
     def message(self) -> str:
-        """The reasons in words, the most frequent first; empty where nothing was rejected."""
+        """Return the reasons, the most frequent first; empty if no span was rejected."""
         reasons = [f"{count}: {why}" for why, count in self.reasons.most_common(_MOST_REASONS)]
         more = len(self.reasons) - len(reasons)
         return "; ".join([*reasons, *([f"and {more} more reasons"] if more > 0 else [])])
@@ -96,7 +96,7 @@ class _SpanCall:
     session: str
     about: About
     size: int
-    """Bytes of text that are as much work."""
+    """The call's work as an equivalent number of text bytes."""
 
     @property
     def id(self) -> str:
@@ -111,12 +111,12 @@ class Traces:
         self._retries = retries
 
     async def take(self, spans: Sequence[ClientSpan], caller: Caller) -> TraceResult:
-        """Record the calls of spans. Raises Refused if the log refuses; spans recorded before are
-        skipped when sent again."""
+        """Record the calls of spans. Raises Refused if the log cannot be written. If the spans are
+        sent again, recorded ones are skipped."""
         result = TraceResult()
         parsed: dict[str, list[_SpanCall]] = {}
         for batch, size in _split(sorted(spans, key=lambda span: span.began)):
-            # Beside the loop: a batch of spans is larger than a call, and calls must not wait.
+            # In a thread: a batch of spans is more work than a call, and calls must not wait.
             chats = await run_in_thread_if_large(size, _read_chats, batch, result)
             calls = await run_in_thread_if_large(size, self._parse_calls, chats, caller, result)
             for call in calls:
@@ -124,7 +124,7 @@ class Traces:
         sessions = iter(parsed.values())
 
         async def work() -> None:
-            # Those of one session one after the other: each may go on from the one before.
+            # A session's calls run one after another, because each may continue the previous one.
             for calls in sessions:
                 await self._record_session(calls, caller, result)
 
@@ -137,7 +137,7 @@ class Traces:
     def _parse_calls(
         self, chats: Sequence[tuple[ClientSpan, Chat]], caller: Caller, result: TraceResult
     ) -> list[_SpanCall]:
-        """Return the calls that can be recorded; the others are rejected."""
+        """Return the calls that can be recorded; reject the others in `result`."""
         calls = []
         for span, chat in chats:
             try:
@@ -152,7 +152,7 @@ class Traces:
         if not span.has_valid_ids:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
         redaction = self._gateway.redaction
-        # Parsed as a request: a body that the gateway would refuse is not stored from here either.
+        # Parsed like a request, so bodies that the gateway would refuse are rejected here, too.
         body = encode_json(chat.request)
         request = parse_request("chat", body)
         redacted = redaction.redact_request(request)
@@ -185,7 +185,8 @@ class Traces:
                     result.counts["recorded"] += 1
 
     async def _append(self, call: _SpanCall, caller: Caller) -> None:
-        """Append a call. Raises Unusable, TooLarge; Refused if the log does not take it."""
+        """Append a call's two events. Raises Unusable, TooLarge; Refused if the log cannot be
+        written."""
         messages, tools, conversation = await run_in_thread_if_large(call.size, _read_content, call)
         try:
             keyid = await self._gateway.recorder.keyid(call.about)
@@ -198,7 +199,7 @@ class Traces:
         )
         parent = attributed.parent if len(messages) == len(conversation) else None
         if parent is not None and parent.keyid != keyid:
-            parent = None  # the person was erased since: no link to events under the former key
+            parent = None  # the person was erased since: no link to events under the old key
         start = self._build_start(call, caller, messages, tools, parent)
         size = max(call.size, self._gateway.redaction.weigh(call.size))
         end, answers = await run_in_thread_if_large(size, self._build_end, call, conversation)
@@ -279,7 +280,7 @@ class Traces:
 
 
 def _split(spans: Sequence[ClientSpan]) -> Iterator[tuple[list[ClientSpan], int]]:
-    """Yield spans in batches, each with the bytes of text that are as much work."""
+    """Yield spans in batches, each with its work as a number of text bytes."""
     batch: list[ClientSpan] = []
     size = 0
     for span in spans:
@@ -294,7 +295,7 @@ def _split(spans: Sequence[ClientSpan]) -> Iterator[tuple[list[ClientSpan], int]
 
 
 def _weigh(value: Any) -> int:
-    """Return the bytes of text that are as much work as a value."""
+    """Return the work for a value as an equivalent number of text bytes."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -303,7 +304,7 @@ def _weigh(value: Any) -> int:
 
 
 def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[ClientSpan, Chat]]:
-    """Return the spans of calls with their chats; count the others."""
+    """Return the spans of model calls with their chats; count other spans in `result`."""
     chats = []
     for span in spans:
         try:
@@ -323,7 +324,8 @@ def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[
 def _read_content(
     call: _SpanCall,
 ) -> tuple[tuple[Message, ...], tuple[dict[str, Any], ...], Conversation]:
-    """Return messages, tools, and the messages' digests as they came. Raises Unusable."""
+    """Return redacted messages and tools, and the digests of the original messages. Raises
+    Unusable."""
     messages = call.redacted.request.messages()
     tools = storable_tools(call.redacted.request.tools)
     if messages is None or tools is None:

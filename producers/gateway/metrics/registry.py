@@ -224,8 +224,7 @@ class Metrics:
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice of a member. `outcome`: `member`, or a doubt. `seconds`: the chooser's
-        time."""
+        """Count a member's choice: `member`, or a doubt. `seconds`: the chooser's time, or None."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)

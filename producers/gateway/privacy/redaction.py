@@ -202,8 +202,7 @@ class _Redactor:
         return "".join((*pieces, text[at:])) if pieces else text
 
     def _find_matches(self, text: str) -> list[tuple[str, int, int]]:
-        """Return the matches in order. Overlapping matches are merged under the first one's
-        rule."""
+        """Return the matches in order; overlapping ones are merged under the first rule."""
         merged: list[tuple[str, int, int]] = []
         for (begin, end), name in sorted(self._spans(text)):
             self.matched.add(name)

@@ -33,7 +33,7 @@ from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
-"""Sends a request for completions (with `messages`: a chat) to an engine's base. Returns status and
+"""Sends a completion request (a chat if it has `messages`) to an engine; returns status and
 body."""
 
 SECONDS: Final = 120.0
@@ -83,8 +83,7 @@ class Probes:
     """Whether the engine makes a grammar of every chat's tools; None if not shown."""
 
     def unproven(self) -> str | None:
-        """Return the first finding, for which answers are untrainable; None if they are
-        trainable."""
+        """Return the first finding, which makes answers untrainable; None without findings."""
         return (
             self.check_token_ids()
             or self.check_logprobs()

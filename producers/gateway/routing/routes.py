@@ -14,7 +14,7 @@ that are no policies. So it only depends on the session's name and the holdout's
 sessions stay with the base after promotions.
 
 A session keeps its policy when shares change. A new policy is drawn if the adapter was taken back
-(a rollback, a rejection), was unloaded, or belongs to a base that the route left.
+(rollback, rejection), unloaded, or belongs to a base that the route left.
 """
 
 from collections.abc import Iterable, Mapping

@@ -110,8 +110,8 @@ class Routing:
             self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """Return a call's route, counted until its `with` block ends. `goes_on`: whether later
-        calls may continue the session."""
+        """Return a call's route, counted until its block ends. `goes_on`: later calls may
+        follow."""
         with self._lock:
             now = self.clock()
             stays = self._sticky.read_policies(session, now)
@@ -280,8 +280,7 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return (adapter, choice) pairs to try: the policy, or its chosen member and then the
-        base."""
+        """Return (adapter, choice) to try: the policy, or its chosen member, then the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]

@@ -1,7 +1,8 @@
 """Restores the policies and chosen members of the newest sessions from the spool's events. Calls
-that named an adapter, or that a fallback answered, change nothing. If the chooser said nothing for
-a call that failed, the next call asks it anew. Not covered: clocks. Calls that seem to lie ahead
-count as made now; behind a clock set forward, sessions end early and are drawn anew."""
+that named an adapter, or that a fallback answered, change nothing. If the chooser did not answer
+for a call that failed, the next call asks it again. Not covered: clocks that were set. Calls with a
+time in the future count as made now. After a clock was set forward, sessions end early and get a
+new draw."""
 
 from datetime import datetime
 from typing import Final
@@ -15,15 +16,15 @@ _MOVE_NOBODY: Final = ("named", "fallback")
 
 
 class StickyRecovery:
-    """Applies events, in the order in which they came, to the sticky sessions `stays`."""
+    """Applies events, in the order of recording, to the sticky sessions `stays`."""
 
     def __init__(self, stays: StickySessions, now: float, today: datetime) -> None:
-        """`now` is the moment `today`, by the clock of `stays`."""
+        """`now` and `today`: the present by the clock of `stays`, and as a date."""
         self.stays = stays
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call made its first choice with a silent chooser -> (call,
+        """Session whose newest call was its first to ask the chooser, without an answer -> (call,
         policy)."""
 
     def take(self, event: Event) -> None:
@@ -39,7 +40,7 @@ class StickyRecovery:
         elif isinstance(data, CallStarted) and at is not None and not is_shadow(data.session):
             policy = None if data.policy == data.base else data.policy
             seconds_ago = max(0.0, (self._today - at).total_seconds())
-            # Read as it was then: what was idle for too long between two calls began anew.
+            # Read with the call's time, so that sessions that were idle for too long have ended.
             then = self._now - seconds_ago
             self.stays.read_policies(data.session, then)
             if data.routed not in _MOVE_NOBODY:
@@ -54,7 +55,7 @@ class StickyRecovery:
                     self._silent_calls[data.session] = (data.call, data.policy)
 
     def _keep_member(self, session: str, policy: str, member: MemberChoice, then: float) -> None:
-        """Keep the member of a call. Where no engine had it, its name says which one it is."""
+        """Let the session keep a call's member; by its name also if no engine had its adapter."""
         before = self.stays.read_member(session, policy, then)
         asked = (0 if before is None else before.asked) + (member.router_ms is not None)
         doubt = None if member.doubt == "absent" else member.doubt

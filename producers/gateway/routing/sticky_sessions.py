@@ -1,12 +1,12 @@
-"""The policy that a session keeps, and its chosen member until the alias gets another policy.
+"""Remembers each session's policy, and its chosen member as long as the policy stays.
 
 A session is open from its first call until a client ends it, `idle_seconds` pass without a call, or
 `max_age_seconds` pass since the first; its name then begins a new session. A session has a policy
 per alias that it asks for.
 
-Guarantee: bounded memory; beyond `most` sessions the ones silent longest are forgotten, and drawn
-by the shares when they go on. Times are seconds of any one clock. Not thread-safe. Not covered:
-sessions of other gateways.
+Guarantee: bounded memory. Of more than `most` sessions, those without a call for the longest time
+are forgotten; if they continue, their policy is drawn again. Times are seconds of any single clock.
+Not thread-safe. Not covered: sessions of other gateways.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -18,10 +18,10 @@ from events.rollouts import ChoiceDoubt
 from producers.gateway.routing.routes import Policy
 
 MAX_SESSIONS: Final = 65_536
-"""Sessions remembered; about 30 MB."""
+"""Most sessions in memory; about 30 MB."""
 
 SILENT: Final[frozenset[ChoiceDoubt | None]] = frozenset(("timeout", "failed"))
-"""Doubts of a silent chooser."""
+"""Doubts that mean that the chooser gave no answer."""
 
 _NONE: Final[Mapping[str, Policy]] = {}
 
@@ -31,15 +31,15 @@ class StickyMember:
     """The member of a policy that was chosen for a session."""
 
     name: str | None
-    """Its name in the policy; None: the base answers."""
+    """The member's name in the policy; None: the base answers."""
     adapter: str | None
-    """None for the base."""
+    """The member's adapter; None for the base."""
     doubt: ChoiceDoubt | None = None
     asked: int = 1
     at_turn: bool = False
-    """Whether a call of the session that ended with a user's message was begun with it."""
+    """Whether it was used for a call of the session that ended with a user's message."""
     shared: bool = False
-    """Whether other calls of the session use it than the one that chose it."""
+    """Whether calls use it other than the call that chose it."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _StickySession:
 
     @property
     def adapters(self) -> list[str]:
-        """Return the policies and members that it keeps, but for the base."""
+        """Return the names of its policies and of its members' adapters, without the base."""
         names = (*self.policies.values(), *(kept.adapter for kept in self.members.values()))
         return [name for name in names if name is not None]
 
@@ -66,9 +66,9 @@ class StickySessions:
         self._age = max_age_seconds
         self._most = most
         self._sessions: OrderedDict[str, _StickySession] = OrderedDict()
-        """Session -> its state; the session that was silent longest comes first."""
+        """Session -> its state, ordered by the last call; the oldest comes first."""
         self._beginnings: deque[tuple[float, str]] = deque()
-        """Sessions in the order in which they began; those that have ended since are skipped."""
+        """(time, session) in the order in which sessions began; it may hold ended ones."""
         self._open: Counter[str] = Counter()
 
     def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
@@ -77,7 +77,7 @@ class StickySessions:
         return _NONE if sticky is None else sticky.policies
 
     def read_member(self, session: str, policy: str, now: float) -> StickyMember | None:
-        """Return the member of a policy that the session keeps; None where it keeps none."""
+        """Return the member of a policy that the session keeps, or None."""
         sticky = self._find_open(session, now)
         return None if sticky is None else sticky.members.get(policy)
 
@@ -86,7 +86,7 @@ class StickySessions:
         self._move(self._touch(session, now), alias, policy)
 
     def open(self, session: str, now: float) -> None:
-        """Record a call of the session that moves none of its policies."""
+        """Record a call of the session that does not change its policies."""
         self._touch(session, now)
 
     def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
@@ -100,24 +100,24 @@ class StickySessions:
         sticky.members[policy] = kept
 
     def drop_member(self, session: str, policy: str) -> None:
-        """Forget the member of a policy that the session keeps; do nothing where it keeps none."""
+        """Forget the member of a policy that the session keeps, if any."""
         sticky = self._sessions.get(session)
         left = None if sticky is None else sticky.members.pop(policy, None)
         self._count(None if left is None else left.adapter, -1)
 
     def end(self, session: str) -> None:
-        """End the session; do nothing where it is not known."""
+        """End the session, if it is known."""
         sticky = self._sessions.pop(session, None)
         for name in sticky.adapters if sticky else ():
             self._count(name, -1)
 
     def count_open(self, now: float) -> Mapping[str, int]:
-        """Return adapter -> its open sessions."""
+        """Return adapter -> number of open sessions that keep it."""
         self._sweep(now)
         return dict(self._open)
 
     def recall(self, earlier: "StickySessions") -> None:
-        """Add earlier sessions; those that are known already are newer and win."""
+        """Add sessions from before a restart; sessions known already are newer and stay."""
         newer = self._sessions
         self._sessions, self._open = OrderedDict(), Counter()
         for sessions in (earlier._sessions, newer):
@@ -140,7 +140,7 @@ class StickySessions:
         return sticky
 
     def _touch(self, session: str, now: float) -> _StickySession:
-        """Return a session that has a call now; a new one where none is open."""
+        """Record a call now; return the open session's state, or a new one."""
         sticky = self._sessions.get(session)
         if sticky is None:
             sticky = self._sessions[session] = _StickySession(now, now)
@@ -161,7 +161,7 @@ class StickySessions:
         self._beginnings = deque(sorted(begun))
 
     def _sweep(self, now: float) -> None:
-        """End the sessions that are over, with one step for each."""
+        """End the sessions that are idle or old; only these are visited."""
         while self._sessions:
             session, sticky = next(iter(self._sessions.items()))
             if sticky.last + self._idle > now:

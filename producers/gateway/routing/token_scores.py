@@ -1,13 +1,14 @@
-"""Asks an engine for the log-probabilities of named tokens after a chat prompt, as vLLM does. Pure.
-Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores."""
+"""Builds requests for the log-probabilities of given tokens after a chat prompt, and reads the
+answers, in vLLM's form. Pure. Not covered: engines without `logprob_token_ids` (vLLM before
+0.32)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 TEMPLATE_VARIABLES: Final[Mapping[str, Any]] = {"enable_thinking": False}
-"""Variables of the chat template with which the answer begins with its first token."""
+"""Variables of the chat template that switch thinking off, so the answer begins at once."""
 PLAIN_PROMPT: Final[Mapping[str, Any]] = {"chat_template_kwargs": dict(TEMPLATE_VARIABLES)}
-"""Fields of a request whose prompt is its messages and these variables."""
+"""Request fields for a prompt that has only messages and these variables."""
 _PROMPT_FIELDS: Final = (
     "add_generation_prompt",
     "chat_template",
@@ -17,7 +18,7 @@ _PROMPT_FIELDS: Final = (
     "reasoning_effort",
     "tools",
 )
-"""Fields that render a chat request's prompt, beside the messages."""
+"""Fields of a chat request that change its prompt, except the messages."""
 _NO_TOOLS: Final = "none"
 
 _BY_ID: Final = "token_id:"
@@ -29,8 +30,8 @@ def build_score_request(
     tokens: Sequence[int],
     fields: Mapping[str, Any] = PLAIN_PROMPT,
 ) -> dict[str, Any]:
-    """Return a chat request for the scores of tokens at the answer's first place. Without `model`
-    it asks the engine's own. `fields` render the prompt beside the messages."""
+    """Return a chat request for the log-probabilities of `tokens` as an answer's first token.
+    Without `model` it is for the engine's default model. `fields` also change the prompt."""
     return {
         **fields,
         **({} if model is None else {"model": model}),
@@ -44,15 +45,15 @@ def build_score_request(
 
 
 def select_prompt_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a chat request's body that render its prompt beside the messages."""
+    """Return the fields of a chat request's body that change its prompt, except the messages."""
     fields = {name: document[name] for name in _PROMPT_FIELDS if document.get(name) is not None}
-    # An engine may leave the tools of such a request out of its prompt.
+    # With this tool_choice, an engine may leave the tools out of the prompt.
     refuses_tools = document.get("tool_choice") == _NO_TOOLS and "tools" in fields
     return fields | ({"tool_choice": _NO_TOOLS} if refuses_tools else {})
 
 
 def read_token_scores(document: Any) -> dict[int, float]:
-    """Return token id -> log-probability (nats) of an answer's first token; empty if unreadable."""
+    """Return token id -> log-probability (nats) at an answer's first token; empty if unreadable."""
     try:
         first = document["choices"][0]["logprobs"]["content"][0]
         pairs = [(str(top["token"]), float(top["logprob"])) for top in first["top_logprobs"]]

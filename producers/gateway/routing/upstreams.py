@@ -1,11 +1,11 @@
 """The engines behind a gateway: health, models, and the engine of each session.
 
-A level-triggered loop asks each engine for its models. An engine that came back must first prove
-that its tokens can be trained on (engine_proof.py). Until then, and if it fails, its calls are
-recorded and marked untrainable, with the reason.
+A loop asks each engine for its models repeatedly. When an engine comes back, probes must prove that
+its tokens can be trained on (engine_proof.py). Until then, and if a probe fails, its calls are
+recorded as untrainable, with the reason.
 
-Guarantee: a session stays with one engine as long as that one is well; clients' keys are never
-sent. Not covered: load; sessions are spread by their names alone.
+Guarantee: a session stays with one engine as long as that engine is healthy; clients' keys are
+never sent to engines. Not covered: load, because only session names spread the sessions.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
 """Seconds to wait for an engine's list of models."""
 _MAX_CARDS_BYTES: Final = 4 << 20
-"""Largest list of models, in bytes: room for thousands."""
+"""Largest list of models in bytes; enough for thousands of models."""
 _CONNECT_SECONDS: Final = 5.0
 MOST_TIMES: Final = 64
 
@@ -49,7 +49,7 @@ class UpstreamFailure(KintsugiError):
 
 
 class UpstreamBadAnswer(UpstreamFailure):
-    """An engine's answer is none that HTTP has, or too long."""
+    """An engine's answer is not valid HTTP, or too long."""
 
     @property
     def refusal(self) -> Refused:
@@ -59,7 +59,7 @@ class UpstreamBadAnswer(UpstreamFailure):
 
 
 class FirstTokenTimes:
-    """The last times to the first token of one engine, in seconds."""
+    """Recent times to the first token of one engine, in seconds."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=MOST_TIMES)
@@ -76,7 +76,7 @@ class FirstTokenTimes:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A model of an engine."""
+    """A model of an engine, as policy and base."""
 
     policy: str
     base: str
@@ -95,14 +95,14 @@ class Upstream:
         self.served: Mapping[str, EngineModel] = {}
         self.dialect: Dialect | None = None
         self._usage: StreamUsage | None = None
-        """How its streams tell usage; None before they were read, or if unreadable."""
+        """How its streams change with usage; None if not known."""
         self.unproven: str | None = _NOT_YET
-        """Why its calls cannot be trained on; None when they can."""
+        """Why its calls cannot be trained on; None if they can."""
         self.first_tokens = FirstTokenTimes()
         self._default = EngineModel(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None
-        """Position of the newest routes for which the engine was asked for its models again."""
+        """Position of the routes for which `look_for` last asked for the engine's models."""
 
     def model(self, name: str | None) -> EngineModel:
         """Return the model that answers a request for `name`."""
@@ -112,7 +112,7 @@ class Upstream:
 
     @property
     def base(self) -> str | None:
-        """Name of its base model; None where that is not known."""
+        """Return the name of its base model; None if it is not known."""
         return None if self._default.policy == NOBODY else self._default.policy
 
     def build_model_field(self) -> Json:
@@ -120,7 +120,7 @@ class Upstream:
         return {} if self._default.policy == NOBODY else {"model": self._default.policy}
 
     def above(self) -> "Upstream":
-        """Return the same server above `/v1`, for paths that are not OpenAI's."""
+        """Return the same server with a URL without `/v1`, for paths outside OpenAI's API."""
         server = Upstream(self.url.removesuffix("/v1"))
         server._headers = self._headers
         return server
@@ -129,7 +129,7 @@ class Upstream:
     async def request(
         self, client: HttpClient, method: str, path: str, body: bytes | None, timeout: float
     ) -> AsyncIterator[Reply]:
-        """Yield an answer that is still coming. Raises UpstreamFailure, and TimeoutError."""
+        """Yield the reply to a request. Raises UpstreamFailure and TimeoutError."""
         headers = self._headers | ({"content-type": "application/json"} if body else {})
         try:
             async with (
@@ -152,7 +152,7 @@ class Upstream:
             return response.status_code, await response.aread()
 
     async def check(self, client: HttpClient) -> None:
-        """Ask for its models, and for proof where due. Raises UpstreamFailure, TimeoutError."""
+        """Ask for its models, and run probes if due. Raises UpstreamFailure, TimeoutError."""
         await self.look(client)
         if not self.well or self.unproven == _NOT_YET:
             self.well = True
@@ -169,18 +169,18 @@ class Upstream:
         self._take(_cards(answer))
 
     async def learn(self, client: HttpClient) -> None:
-        """Ask for its models if never listed, as after a late start; an alias needs them."""
+        """Ask for its models if they are unknown, as after a late start; aliases need them."""
         if self.served:
             return
         async with self._looking:
             if not self.served:
-                # Who cannot be reached now is asked all the same, and that call says so.
+                # After a failure the call is still sent, and reports the engine's error.
                 with suppress(UpstreamFailure, TimeoutError):
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
-        """Ask for its models if it lacks `adapter`, which may be newly loaded: once per `position`
-        of the routes, however many calls wait. After a failure the known models stay."""
+        """Ask for its models if `adapter` is not among them, as it may be newly loaded: once per
+        `position` of the routes, for all waiting calls. After a failure the known models stay."""
         if adapter in self.served or not self.well:
             return
         async with self._looking:
@@ -205,7 +205,7 @@ class Upstream:
         self._refine_dialect()
 
     def _refine_dialect(self) -> None:
-        """Let the dialect say how the engine's own streams tell usage."""
+        """Set in the dialect how this engine's streams change with usage."""
         if self.dialect is not None and self._usage is not None:
             self.dialect = replace(self.dialect, usage=self._usage)
 
@@ -237,17 +237,17 @@ class Upstreams:
 
     @property
     def well(self) -> bool:
-        """Whether any engine can be asked."""
+        """Return whether any engine is healthy."""
         return any(upstream.well for upstream in self.all)
 
     def for_session(self, session: str) -> list[Upstream]:
-        """Return the engines in the session's order, healthy first; health may be seconds old."""
+        """Return the engines in the session's order, healthy ones first."""
         return sorted(
             self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session))
         )
 
     async def first_look(self, client: HttpClient) -> None:
-        """Learn the models of all engines that answer, before the first request names one."""
+        """Ask all engines for their models, before the first request; log failures."""
         looks = (upstream.look(client) for upstream in self.all)
         for result in await asyncio.gather(*looks, return_exceptions=True):
             if isinstance(result, Exception):
@@ -261,7 +261,7 @@ class Upstreams:
 
 
 def find_missing(upstreams: Sequence[Upstream], names: Sequence[str]) -> list[str]:
-    """Return those of the names that no engine that answers serves, in their order."""
+    """Return the names that no healthy engine serves, in the given order."""
     served = {name for upstream in upstreams if upstream.well for name in upstream.served}
     return [name for name in names if name not in served]
 
@@ -276,7 +276,7 @@ async def _check(upstream: Upstream, client: HttpClient) -> None:
             _logger.warning("%s", error, extra={"action": "upstream_lost"})
         return
     except Exception:
-        # Whatever an engine answers, the others are watched on.
+        # An invalid answer must not stop the checks of other engines.
         upstream.well = False
         _logger.exception("%s answers nonsense", upstream.url, extra={"action": "upstream_odd"})
         return
@@ -285,7 +285,7 @@ async def _check(upstream: Upstream, client: HttpClient) -> None:
 
 
 def _weight(url: str, session: str) -> bytes:
-    """Return the rendezvous hash: a new or removed engine moves only its own sessions."""
+    """Return a rendezvous hash, by which a new or removed engine only moves its own sessions."""
     return blake2b(f"{url}\x1f{session}".encode(), digest_size=8).digest()
 
 

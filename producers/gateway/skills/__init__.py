@@ -1,1 +1,1 @@
-"""Choose the member of a panel that answers a call."""
+"""The router of a panel: chooses the member that answers a session."""

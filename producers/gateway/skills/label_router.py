@@ -1,14 +1,14 @@
 """The prompt and requests of a panel's router, and the meaning of its label scores. Pure.
 
-The router reads the options with descriptions and examples, then the conversation; the next token's
-log-probabilities are compared at the labels. A model prefers some labels whatever the text says, so
-a second order turns the labels by half their number, and a choice counts if both orders make it.
-Each label's score after an empty conversation (`calibration`) is subtracted first. A router of the
-form `head` reads the session's own prompt, and its adapter adds to the logits of the labels there,
-in one order.
+The router's prompt has the options with descriptions and examples, then the conversation. The
+labels' log-probabilities as the next token are compared. A model prefers some labels for any text.
+So a second prompt rotates the labels by half their number, and only a choice by both counts. Each
+label's score after an empty conversation (`calibration`) is subtracted first. A router of the form
+`head` reads the session's own prompt once; its adapter adds to the labels' logits.
 
-Gateway, composing command, trials and training all build the prompt here. Source: TRACE, arXiv
-2604.05336 (training-free router), with calibration after Zhao et al. 2021, "Calibrate before use".
+The gateway, the command that composes panels, trials and training build their prompts here. Source:
+TRACE, arXiv 2604.05336 (training-free router), with calibration after Zhao et al. 2021, "Calibrate
+before use".
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ from producers.gateway.routing.token_scores import (
 )
 
 ORDERS: Final = 2
-"""Orders of the labels in which a router of the form `labels` is asked."""
+"""Number of orders of the labels in which a router of the form `labels` is asked."""
 
 MOST_MESSAGES: Final = 10
-"""Messages of a conversation that the router reads, the last ones."""
+"""Number of messages that the router reads: the conversation's last ones."""
 MOST_CHARACTERS: Final = 2_000
-"""Characters of one message that it reads, the first ones."""
+"""Number of characters that it reads of a message: the first ones."""
 
 TIE: Final = 1e-3
-"""Difference in nats below which scores are equal: engines round otherwise in each batch."""
+"""Difference in nats up to which scores count as equal, because engines round by batch."""
 
 _HEAD: Final = "Choose who answers next. Reply with one label.\n"
 _QUESTION: Final = "\n\nLabel?"
@@ -41,18 +41,18 @@ _EMPTY: Final = "N/A"
 
 @dataclass(frozen=True, slots=True)
 class RouterAnswer:
-    """The choice of a router."""
+    """The choice of a router, or why it made none."""
 
     skill: str | None
-    """None: the base answers."""
+    """The chosen skill; None: the base answers."""
     doubt: ChoiceDoubt | None
 
 
 def build_prompts(
     router: PanelRouter, messages: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], ...]:
-    """Return the chat messages that the router reads, one list per order of the labels. A head
-    reads `messages` unchanged; another router without instructions, calls and empty messages."""
+    """Return the router's chat messages, one list per order of the labels. For form `head` they are
+    `messages` unchanged; else instructions, calls and empty messages are left out."""
     if router.form == "head":
         return ([dict(message) for message in messages],)
     transcript = render_transcript(messages)
@@ -66,7 +66,7 @@ def build_prompts(
 
 
 def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, Any]], ...]:
-    """Return the prompts of an empty conversation; a head has none and needs no calibration."""
+    """Return the prompts with an empty conversation; () for form `head`, which needs none."""
     if router.form == "head":
         return ()
     return build_prompts(router, [{"role": "user", "content": _EMPTY}])
@@ -78,7 +78,7 @@ def list_label_tokens(router: PanelRouter) -> list[int]:
 
 
 def find_label(router: PanelRouter, order: int, skill: str | None) -> int:
-    """Return the token of the label that means a skill in an order."""
+    """Return the token of the label that stands for a skill in an order."""
     skills = [option.skill for option in router.options]
     labels = _turn(len(skills), order)
     return router.options[labels[skills.index(skill)]].token
@@ -87,7 +87,7 @@ def find_label(router: PanelRouter, order: int, skill: str | None) -> int:
 def read_scores(
     router: PanelRouter, order: int, logprobs: Mapping[int, float]
 ) -> tuple[float, ...]:
-    """Return each option's score (nats) from label token -> log-probability, or raise KeyError."""
+    """Return each option's score in nats. `logprobs`: label token -> nats. Raises KeyError."""
     tokens = list_label_tokens(router)
     return tuple(logprobs[tokens[label]] for label in _turn(len(tokens), order))
 
@@ -108,18 +108,18 @@ def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnsw
 
 
 def read_answer(router: PanelRouter, logprobs: Sequence[Mapping[int, float]]) -> RouterAnswer:
-    """Return a router's choice from token -> nats per order. Raises KeyError for missing labels."""
+    """Return a router's choice; `logprobs`: per order, token -> nats. Raises KeyError for gaps."""
     return decide(router, [read_scores(router, order, row) for order, row in enumerate(logprobs)])
 
 
 def _turn(count: int, order: int) -> list[int]:
-    """Return, for each option, the place of its label in an order."""
+    """Return for each option the index of its label in the order with this number."""
     shift = (count // ORDERS) * order
     return [(place + shift) % count for place in range(count)]
 
 
 def _describe_options(router: PanelRouter, order: int) -> str:
-    """Return the first message: the options in the order of their labels, with examples."""
+    """Return the system message: the options in the order of labels, with examples."""
     labels = [option.label for option in router.options]
     turned = _turn(len(labels), order)
     lines: dict[int, str] = {}
@@ -133,7 +133,7 @@ def _describe_options(router: PanelRouter, order: int) -> str:
 
 
 def render_transcript(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return a conversation as a router reads it: a line per message, the last `MOST_MESSAGES`."""
+    """Return a conversation as text: a line for each of the last `MOST_MESSAGES` messages."""
     lines = []
     for message in messages:
         text = _read_text(message.get("content"))
@@ -153,19 +153,19 @@ def _read_text(content: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The part of a call that a router reads."""
+    """The parts of a call from which a router's prompt is made."""
 
     messages: Sequence[Mapping[str, Any]]
     fields: Mapping[str, Any] | None
-    """Fields that render the prompt beside the messages; None for a prompt without messages."""
+    """Other fields that change the prompt; None if the call has a prompt without messages."""
 
     @property
     def ends_with_user(self) -> bool:
-        """Return whether the user spoke last."""
+        """Return whether the last message is the user's."""
         return bool(self.messages) and self.messages[-1].get("role") == "user"
 
     def build_requests(self, router: PanelRouter, model: str | None) -> list[dict[str, Any]]:
-        """Return a request body per order of labels; none if the router can read nothing."""
+        """Return a request body per order of labels; [] without a prompt for the router."""
         fields = PLAIN_PROMPT if router.form == "labels" else self.fields
         if not self.messages or fields is None:
             return []

@@ -1,16 +1,16 @@
 """Chooses the member of a panel that answers a session.
 
-The router is asked over /v1/chat/completions of the session's first engine that has it: all prompts
-of label_router.py at once, one token each, with the labels' log-probabilities
-(`logprob_token_ids`). These requests are not recorded and carry no key of a client. In doubt, the
-base answers. A head reads the call's own prompt with tools and template variables; a call of
-/v1/completions has none, and is in doubt (`failed`).
+The session's first engine that has the router is asked over /v1/chat/completions. All prompts of
+label_router.py are sent at once, for one token each, with the labels' log-probabilities
+(`logprob_token_ids`). These requests are not recorded and carry no client's key. In doubt, the base
+answers. A router of form `head` reads the call's own prompt with tools and template variables. A
+call of /v1/completions has no such prompt, and the doubt is `failed`.
 
-Guarantee: a session's member is chosen once; its first calls wait for one answer together. No call
-waits longer than its RouterBound or fails for a router. A late router is heard out: on a slow
-engine the next calls wait as long as it takes, up to the bound. A member is chosen anew for another
-panel; at the next call, if the router failed or was late and the call failed; and, with `reroutes`,
-once more if the choice was in doubt and the user speaks again. Not covered: other gateways.
+Guarantee: a session's member is chosen once; its first calls share one request. No call waits
+longer than its RouterBound, or fails because of a router. A late router's answer is still timed, so
+on a slow engine later calls wait longer, up to the bound. A member is chosen again for another
+panel; at the next call, if both router and call failed; and, with `reroutes`, once more after a
+doubt, when the user speaks again. Not covered: other gateways.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 from producers.gateway.skills.label_router import Opening, RouterAnswer, decide, read_scores
 
 MEDIANS: Final = 2
-"""Median times to an engine's first token that a call waits for a router at least."""
+"""Calls wait for a router this many times the engine's median time to the first token."""
 
 _LATE_SECONDS: Final = 10.0
 _MOST_LATE: Final = 16
@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RouterFailure(KintsugiError):
-    """An engine's answer says nothing of the labels."""
+    """An engine's answer lacks the labels' log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RouterBound:
 
     least: float
     most: float
-    """Limit for a slow engine; without effect below `least`."""
+    """Most seconds, for a slow engine; without effect if below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:
         """Return `MEDIANS` times the engine's median first-token seconds, within the limits."""
@@ -86,7 +86,7 @@ class MemberChooser:
         self._reroutes = reroutes
         self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
         self._late: set[asyncio.Task[RouterAnswer]] = set()
-        """Routers that no call waits for any more; their time is measured."""
+        """Router requests for which no call waits any more; they are timed."""
         self._well = True
 
     async def choose(
@@ -98,7 +98,7 @@ class MemberChooser:
         upstreams: Sequence[Upstream],
         metrics: Metrics,
     ) -> MemberChoice:
-        """Choose the member of panel `name` for a call; `upstreams` are in the session's order. The
+        """Choose the member of panel `name` for a call. `upstreams`: in the session's order. The
         result names the member's adapter, even if no engine has it."""
         panel, opening = adapter.composition, parse_opening(request)
         assert panel is not None, "members are those of a panel"
@@ -134,8 +134,8 @@ class MemberChooser:
         )
 
     def reconsider(self, session: str, panel: str) -> None:
-        """Have the next call choose anew if the router said nothing and the session's call failed;
-        do nothing if other calls use the choice."""
+        """Let the session's next call choose again, after its call failed, if the router gave no
+        answer. Do nothing if other calls use the choice."""
         kept = self._routing.read_member(session, panel)
         if kept is not None and kept.doubt in SILENT and not kept.shared:
             self._routing.drop_member(session, panel)
@@ -148,7 +148,7 @@ class MemberChooser:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _asks_again(self, kept: StickyMember) -> bool:
-        """Return whether the router is asked once more when the user speaks again."""
+        """Return whether the router is asked a second time when the user speaks again."""
         once = kept.asked < 2 and kept.at_turn
         return self._reroutes and once and kept.doubt is not None
 
@@ -187,8 +187,8 @@ class MemberChooser:
         opening: Opening,
         upstreams: Sequence[Upstream],
     ) -> RouterAnswer | None:
-        """Return the router's answer within its time; None without an engine or prompt."""
-        # The labels are tokens of this base: an engine of another one would score others.
+        """Return the router's answer within its bound; None without an engine or a prompt."""
+        # The labels are tokens of this base, so only engines of this base may be asked.
         model = router.adapter or base
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
         requests = opening.build_requests(router, model) if having else []
@@ -202,7 +202,7 @@ class MemberChooser:
             raise
         if task.done():
             return task.result()
-        # Nobody waits for it any more: how long it takes says how long the next one is waited for.
+        # No call waits for it now, but its time determines how long later calls wait.
         if len(self._late) < _MOST_LATE:
             self._late.add(task)
             task.add_done_callback(self._late.discard)
@@ -227,7 +227,7 @@ class MemberChooser:
                 else:
                     self._well = True
                     return answer
-        except Exception as error:  # a bug of ours: the base answers the call all the same
+        except Exception as error:  # a bug of the gateway: the base answers the call
             _logger.exception("a router was not asked", extra={"action": "gateway_bug"})
             failure = error
         if self._well:
@@ -238,8 +238,8 @@ class MemberChooser:
     async def _read_answer(
         self, router: PanelRouter, bodies: Sequence[bytes], upstream: Upstream
     ) -> RouterAnswer:
-        """Return an engine's answer to a body per order. Raises UpstreamFailure, AnswerTooLong,
-        RouterFailure, TimeoutError."""
+        """Send one body per order; return the router's choice. Raises UpstreamFailure,
+        AnswerTooLong, RouterFailure, TimeoutError."""
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
         try:
             logprobs = await asyncio.gather(*tasks)
@@ -266,13 +266,13 @@ class MemberChooser:
                 f"{upstream.url} gives no log-probabilities of tokens by their ids; use vLLM 0.32 "
                 "or later, or the embedded engine"
             )
-        # An answer of one token, also where clients stream none.
+        # The answer has one token, so its time counts even if clients do not stream.
         upstream.first_tokens.add(time.monotonic() - began)
         return scores
 
 
 def parse_opening(request: ModelRequest) -> Opening:
-    """Return the part of a request that a router reads."""
+    """Return the parts of a request from which a router's prompt is made."""
     messages = list_messages(request)
     match request.endpoint:
         case "chat":
@@ -284,7 +284,8 @@ def parse_opening(request: ModelRequest) -> Opening:
 
 
 def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """Return a request's conversation; text prompts are the user's, token prompts left out."""
+    """Return a request's messages. Text prompts become user messages; token prompts are left
+    out."""
     if request.endpoint == "completions":
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         return [{"role": "user", "content": text} for text in texts]
