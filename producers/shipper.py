@@ -1,11 +1,11 @@
-"""The shipper copies a process's own log (its spool) to Kafka, go-back-N. Outcomes are read in the
-order of sending, so the stored cursor passes acknowledged records alone. After an error shipping
-restarts at the cursor with a new producer, after a pause that doubles up to `MAX_PAUSE_SECONDS`.
-Records keep source, sequence and recorded time, so folds drop repetitions.
+"""The shipper copies a process's own log (its spool) to Kafka, go-back-N. Acknowledgements are read
+in the order of sending, so the stored cursor only passes acknowledged records. After an error,
+shipping restarts at the cursor with a new producer. The pause before it doubles up to
+`MAX_PAUSE_SECONDS`. Records keep source, sequence and recorded time, so folds drop repetitions.
 
-Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; the window
-bounds memory whether the broker is there or not; one shipper per spool (a lock beside its file).
-Not covered: trimming the spool, and the loss of its disk.
+Guarantees: per partition, a fold accepts exactly the spool's sequences from Kafka; the window
+bounds memory, even without a broker; one shipper per spool (a lock file beside it). Not covered:
+trimming the spool, and the loss of its disk.
 """
 
 import fcntl
@@ -28,17 +28,17 @@ from events.streams import STREAMS
 MIN_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 MARK_SECONDS: Final = 0.2
-"""Seconds between stored cursors: each costs an fsync; a crash sends only this much again."""
+"""Seconds between stores of the cursor, each an fsync. After a crash, this much is sent again."""
 LOOK_SECONDS: Final = 0.1
 """Longest wait, in seconds, before `stop` is checked."""
 
 At = tuple[str, int]
 
 Ends = dict[str, tuple[int, ...]]
-"""Per stream and partition, the offset after a last record."""
+"""Stream -> per partition, the offset after the last record."""
 
 _TRANSIENT: Final = (LogUnavailable, LogFull)
-"""A full disk refuses the cursor; shipping goes on when there is room again."""
+"""Errors after which shipping is tried again. On a full disk the cursor cannot be stored."""
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +50,14 @@ class ShipperCounters:
     records: int = 0
     """Acknowledged records, including duplicates after going back."""
     go_backs: Counter[str] = field(default_factory=Counter)
-    """Error class -> returns to the cursor."""
+    """Error class -> number of restarts at the cursor after it."""
     in_flight_bytes: int = 0
     looked: float = 0.0
-    """Last look for records, in seconds since 1970; 0 before."""
+    """Time of the last look for records, in seconds since 1970; 0 before the first."""
 
 
 class Shipper:
-    """Copies one spool; `new_sender` is `KafkaLog.sender` of the target."""
+    """Copies one spool to Kafka; `new_sender` makes a producer, as `KafkaLog.sender` does."""
 
     def __init__(self, spool: SqliteLog, new_sender: Callable[[], Sender]) -> None:
         self._spool = spool
@@ -65,9 +65,9 @@ class Shipper:
         self.counters = ShipperCounters()
 
     def run(self, stop: threading.Event) -> None:
-        """Ship until `stop` is set; wait for a broker that is away. Raises errors that waiting
-        cannot heal, such as no permission, an oversized record or a damaged spool, and LogError
-        (caused by BlockingIOError) when another process ships this spool."""
+        """Ship until `stop` is set; wait while the broker is down. Raises errors that waiting
+        cannot repair: no permission, an oversized record, a damaged spool. Raises LogError (caused
+        by BlockingIOError) if another process ships this spool."""
         with self._alone():
             pause = MIN_PAUSE_SECONDS
             while not stop.is_set():
@@ -77,13 +77,13 @@ class Shipper:
                 except _TRANSIENT as error:
                     pause = MIN_PAUSE_SECONDS if self.counters.records > before else pause
                     self._went_back(error, pause)
-                    # Jitter: many shippers lose the same broker at the same moment.
+                    # Random, because many shippers lose the same broker at the same time.
                     stop.wait(pause * random.uniform(0.5, 1.0))
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def ship_once(self, timeout_seconds: float = 60.0) -> int:
-        """Ship all that is there now and return its number; later records are left. Raises
-        LogUnavailable when out of time, and as `run`."""
+        """Ship the records that exist now and return their number. Raises LogUnavailable after the
+        time-out, and the errors of `run`."""
         before = self.counters.records
         goal = {stream: self._spool.end(stream) for stream in STREAMS}
         deadline = time.monotonic() + timeout_seconds
@@ -101,14 +101,13 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def begin_again(self) -> None:
-        """Reset the cursor to the spool's start, in one transaction: for a broker that lost
-        records. Raises LogError (caused by BlockingIOError) when another process ships this
-        spool."""
+        """Reset the cursor to the spool's start, in one transaction, after a broker lost records.
+        Raises LogError (caused by BlockingIOError) if another process ships this spool."""
         with self._alone():
             self._spool.reset_ship_offsets()
 
     def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
-        """Ship with one producer until everything before `goal` was acknowledged."""
+        """Ship with one producer until `stop`, or until all before `goal` is acknowledged."""
         if goal is not None and not count_backlog(self._spool, goal):
             return
         session = _Session(self._spool, self._new_sender(), self.counters, goal)
@@ -153,7 +152,7 @@ class Shipper:
 
 
 class _Session:
-    """The window of one producer: sent records in order, and the acknowledged part."""
+    """Ships with one producer: sends records and reads their acknowledgements in order."""
 
     def __init__(
         self, spool: SqliteLog, sender: Sender, counters: ShipperCounters, goal: Ends | None
@@ -170,12 +169,13 @@ class _Session:
         }
         """Offset of the next record to send."""
         self._acknowledged: dict[At, int] = {}
-        """Offset of the next record to ship, where it is not stored yet."""
+        """Offset after the last acknowledged record, if it is not stored yet."""
         self._marked = time.monotonic()
         self._turn = 0
 
     def send(self) -> bool:
-        """Fill the window from the partitions in turn; return False without records to send."""
+        """Send records of all partitions in turn until the window is full. Return False if none
+        exist."""
         ends = self._goal or {stream: self._spool.end(stream) for stream in STREAMS}
         behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
         for number in range(len(behind)):
@@ -193,7 +193,7 @@ class _Session:
         return bool(behind)
 
     def settle(self) -> None:
-        """Wait a moment for the oldest and take all that are acknowledged in order."""
+        """Wait briefly for the oldest record; then remove all acknowledged records in order."""
         deadline = time.monotonic() + LOOK_SECONDS
         while self.in_flight:
             at, following, pending = self.in_flight[0]
@@ -209,12 +209,12 @@ class _Session:
             self.mark()
 
     def close(self) -> None:
-        """End the producer; store what was acknowledged before an error."""
+        """Close the producer, and store the cursor for records acknowledged before an error."""
         self._sender.close()
         self.mark()
 
     def mark(self) -> None:
-        """Store how far each partition was acknowledged without a gap."""
+        """Store each partition's cursor: the offset after records acknowledged without a gap."""
         for (stream, partition), following in self._acknowledged.items():
             self._spool.store_ship_offset(stream, partition, following)
         self._acknowledged.clear()

@@ -1,4 +1,4 @@
-"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log. Names of the reward's
+"""Records simulated rollouts: attempts at tasks become `RolloutEnded` events. Names of the reward's
 parts:
 
     DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
@@ -6,8 +6,8 @@ parts:
     task                                   their product, the unshaped reward
     penalty_authentication, penalty_...    penalties of shaping, at or below 0; null: unknown
 
-Guarantee: the id is the caller's, so a repeated append changes no table. Not covered: exact tokens;
-a gateway records those with its calls.
+Guarantee: the caller gives the id, so a repeated append changes no table. Not covered: exact
+tokens, which a gateway records with its calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ from events.rollouts import Purpose, RolloutContent, RolloutEnded, RolloutVerdic
 
 SOURCE: Final = "simulation"
 SCRIPTED: Final = "scripted"
-"""Name of a user that no model plays, and that keeps to its task."""
+"""Name of a scripted user, which no model plays and which follows its task."""
 
 _MAX_REASON: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Recorded alias, base, policy, purpose and user's player of rollouts."""
+    """Fields that all rollouts of a run share: alias, base, policy, purpose and user simulator."""
 
     alias: str
     base: str
@@ -44,14 +44,14 @@ class Provenance:
 
 
 def name_user(environment: Environment, model: str | None = None) -> str:
-    """Return the recorded name of the user's player: `model`, else the environment's own."""
+    """Return the recorded name of the user simulator: `model`, else the environment's own."""
     if model is not None:
         return model
     return f"{environment.name} itself" if environment.users_err else SCRIPTED
 
 
 def name_fallible_user(environment: Environment, model: str | None = None) -> str | None:
-    """Return the name of the user's player (`name_user`) where it may err, else None."""
+    """Return the user simulator's name (`name_user`) if that user may make errors, else None."""
     may_err = model is not None or environment.users_err
     return name_user(environment, model) if may_err else None
 
@@ -59,8 +59,8 @@ def name_fallible_user(environment: Environment, model: str | None = None) -> st
 def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:
-    """Return an attempt's event under the id `rollout`, without content for a task made of a
-    person's session, which begins with the person's words."""
+    """Return an attempt's event under the id `rollout`. For a task made from a person's session it
+    has no content, because that begins with the person's words."""
     is_open = attempt.task.salt is None
     declared = catalog(environment.name) is not None
     offered = (schema["function"]["name"] for schema in environment.schemas(attempt.task))
@@ -90,7 +90,7 @@ def build_rollout_event(
 
 
 def append_rollouts(log: EventLog, blobs: BlobStore, rollouts: Sequence[RolloutEnded]) -> None:
-    """Append durably, in one batch. Raises LogError; then nothing was acknowledged."""
+    """Append rollouts durably, in one batch. After LogError none is acknowledged."""
     encoded = [encode(_envelope(rollout), rollout, now_ms()) for rollout in rollouts]
     for event in encoded:
         if event.blob is not None:
@@ -109,7 +109,7 @@ def _envelope(data: RolloutEnded) -> Envelope:
 
 
 def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the reward's parts under the names at the top of this file."""
+    """Return the reward's parts under the names in this module's docstring."""
     return {
         **{str(basis): value for basis, value in grade.parts.items()},
         "task": grade.reward,
@@ -118,7 +118,8 @@ def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str,
 
 
 def list_verdicts(check: Grade | None) -> tuple[RolloutVerdict, ...]:
-    """Return the verdict of a check as rollouts record it; nothing without one."""
+    """Return the additional verdict `check` in the form of a rollout's `verdicts`; () without
+    it."""
     if check is None:
         return ()
     parts = [

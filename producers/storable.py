@@ -14,7 +14,7 @@ class Unusable(Exception):
 
 
 class Wire(BaseModel):
-    """Base of formats' models: exact types; unknown fields are ignored."""
+    """Base of the models of foreign formats: exact types; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 

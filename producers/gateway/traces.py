@@ -185,8 +185,7 @@ class Traces:
                     result.counts["recorded"] += 1
 
     async def _append(self, call: _SpanCall, caller: Caller) -> None:
-        """Append a call's two events. Raises Unusable, TooLarge; Refused if the log cannot be
-        written."""
+        """Append a call. Raises Unusable, TooLarge; Refused if the log cannot be written."""
         messages, tools, conversation = await run_in_thread_if_large(call.size, _read_content, call)
         try:
             keyid = await self._gateway.recorder.keyid(call.about)
@@ -324,8 +323,7 @@ def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[
 def _read_content(
     call: _SpanCall,
 ) -> tuple[tuple[Message, ...], tuple[dict[str, Any], ...], Conversation]:
-    """Return redacted messages and tools, and the digests of the original messages. Raises
-    Unusable."""
+    """Return redacted messages and tools, and the original messages' digests. Raises Unusable."""
     messages = call.redacted.request.messages()
     tools = storable_tools(call.redacted.request.tools)
     if messages is None or tools is None:

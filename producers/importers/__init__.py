@@ -1,1 +1,1 @@
-"""Files of recorded rollouts, in the formats of others (event)."""
+"""Importers: read files of recorded rollouts in other programs' formats (event)."""

@@ -2,12 +2,12 @@
 
 `bfcl generate` writes `BFCL_v4_<category>_result.json` and `bfcl evaluate`
 `BFCL_v4_<category>_score.json`, into equal trees `result/` and `score/` (or side by side). A score
-file holds a summary and the failures; if it judged as many as the result file holds, the others
-passed. Without it there is no verdict. Without the result file, the failures alone are imported,
-with a warning. A pass rate unlike the summary's is a warning too.
+file holds a summary and the failures. If it judged all answers of the result file, the answers that
+are no failures passed. Without a score file there are no verdicts. Without a result file, only the
+failures are imported, with a warning. A pass rate other than the summary's is a warning, too.
 
-The conversation is in `inference_log`; else `result` gives the answers, per turn and step, or of a
-single turn. Calls are text, which is parsed and never run. Mapping: docs/formats.md.
+The conversation is in `inference_log`. Without it, `result` holds the answers: per turn and step,
+or of a single turn. Calls are text, which is parsed and never run. Mapping: docs/formats.md.
 """
 
 from collections.abc import Iterator
@@ -31,28 +31,28 @@ GRADER: Final = "bfcl evaluate"
 _SUMMARY: Final = frozenset({"accuracy", "total_count"})
 _FAILURE: Final = frozenset({"id", "model_name", "valid"})
 _ANSWERS: Final = ("model_result_raw", "model_result", "model_result_decoded")
-"""Keys of a failure that hold the model's answer, the best first."""
+"""Keys of a failure record that may hold the model's answer, the best first."""
 _NO_ANSWER: Final = (
     "has no answer of the model: the file holds only the failures of a result file; import that "
     "file with this beside"
 )
 _INFERENCE_ERROR: Final = "Error during inference"
 _ROUNDED: Final = 5e-4
-"""Most error of a summary's accuracy: some versions round it."""
+"""Largest accepted error of a summary's accuracy, because some versions round it."""
 
 
 class WireVerdict(Wire):
-    """A failure of a score file."""
+    """A failure record of a score file."""
 
     id: str
     valid: bool
     model_name: str | None = None
     possible_answer: Any = None
-    """Right calls as text per turn, calls with right values, or right texts."""
+    """The gold answer: calls as text per turn, calls with lists of correct values, or texts."""
 
 
 class WireResult(Wire):
-    """An answer of a result file."""
+    """A record of a result file: a model's answer."""
 
     id: str
     result: Any
@@ -62,7 +62,7 @@ class WireResult(Wire):
 
 
 class WireRow(Wire):
-    """The canonical record: an answer and its verdict."""
+    """The record from which the rollout's id is made: an answer and its verdict."""
 
     result: WireResult
     verdict: WireVerdict | None = None
@@ -76,7 +76,8 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether all others passed: all were judged, and every counted failure is here."""
+        """Return whether answers without a failure record passed: all answers were judged, and each
+        counted failure is present."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
@@ -86,7 +87,7 @@ class _Score:
         return sum(row.get("valid") is not True for row in self.verdicts.values())
 
     def differs_from(self, tally: "_Tally") -> bool:
-        """Return whether the rollouts' rate differs from the summary's."""
+        """Return whether the imported rollouts' pass rate differs from the summary's."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         accuracy = self.summary.get("accuracy")
         if (correct, total) != (tally.passed, tally.judged) or not isinstance(
@@ -173,7 +174,7 @@ def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
 
 
 def _restore_row(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return a failure's record without its result file, as far as it holds the answer."""
+    """Return a record from a failure alone, with the answer if the failure holds it."""
     kept = ("id", "model_name", "inference_log")
     row = {key: failure[key] for key in kept if failure.get(key)}
     answer = next((failure[key] for key in _ANSWERS if key in failure), None)
@@ -222,12 +223,12 @@ def _is_score(path: Path) -> bool:
 
 
 def _read_rows(path: Path) -> Iterator[RawRecord | Damage]:
-    """Yield the records of a score file, also of one rewritten as an array."""
+    """Yield the records of a score file, which may have been rewritten as an array."""
     return records(path, shape_of(path), is_record)
 
 
 def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return a failure with its case as `id`, which numbered versions have within `prompt`."""
+    """Return a failure with its case's id as `id`; some versions have that id in `prompt`."""
     prompt = failure.get("prompt")
     case = prompt.get("id") if isinstance(prompt, dict) else None
     known = isinstance(failure.get("id"), str) or not isinstance(case, str)
@@ -235,7 +236,8 @@ def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(source: Source, own: str, other: str) -> Path | None:
-    """Return this file's partner: beside it, in the other tree, or the only one of its name."""
+    """Return the score file of a result file, or the reverse: beside it, in the other tree, or the
+    only file with the name. None if there is none."""
     path = source.path
     name = path.name.replace(f"_{own}.json", f"_{other}.json")
     if name == path.name:
@@ -254,7 +256,7 @@ def _partner(source: Source, own: str, other: str) -> Path | None:
 
 
 def _score(path: Path | None) -> _Score:
-    """Return the readable part of a score; other failures are missing in the count."""
+    """Return the readable records of a score file. Unreadable failures then lack in its count."""
     score = _Score()
     for line in _read_rows(path) if path is not None else ():
         value = line.value if isinstance(line, RawRecord) else None
@@ -281,7 +283,7 @@ def _attach_verdict(item: RawRecord, score: _Score, complete: bool) -> RawRecord
 
 
 def _keep_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return a verdict as it came: ids follow from it."""
+    """Return the kept fields of a verdict unchanged, because the rollout's id depends on them."""
     kept = ("id", "valid", "model_name", "possible_answer")
     return {key: verdict[key] for key in kept if key in verdict}
 
@@ -349,7 +351,7 @@ def _task(row: WireRow, messages: tuple[Message, ...]) -> Task:
 
 
 def _gold_actions(answer: Any) -> tuple[Action, ...] | None:
-    """Return the calls of a `possible_answer`; None where it names none, as for texts to say."""
+    """Return the calls of a `possible_answer`; None if it holds no calls, but texts to say."""
     items = answer if isinstance(answer, list) else []
     if items and all(isinstance(turn, list) for turn in items):
         texts = [text for turn in items for text in turn]
@@ -365,7 +367,7 @@ def _is_gold_call(item: Any) -> bool:
 def _gold(text: str) -> Action:
     call = parse_call(text)
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
-    # Without the function's documentation an argument by position has no name to compare.
+    # A positional argument has no name, so it cannot be compared.
     named = tuple(name for name in arguments if not name.isdigit())
     return Action(
         name=call.name, arguments=arguments, compare=named if len(named) < len(arguments) else None
@@ -373,7 +375,8 @@ def _gold(text: str) -> Action:
 
 
 def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
-    """Return a call by its lists of right values; "" leaves an argument out, sole values count."""
+    """Return the call with the first correct values. "" leaves an argument out. Only arguments with
+    a single correct value are compared."""
     chosen = {key: _choose(values) for key, values in choices.items()}
     return Action(
         name=name,
@@ -383,14 +386,14 @@ def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
 
 
 def _choose(values: Any) -> tuple[Any, bool]:
-    """Return the first right value, and whether it is the only one."""
+    """Return the first correct value, and whether it is the only one."""
     if not isinstance(values, list) or not values:
         return values, False
     value = values[0] if values[0] != "" else values[-1]
     items = value if isinstance(value, list) else [value]
     if not any(isinstance(item, dict) for item in items):
         return value, len(values) == 1
-    # An object within has lists of right values again.
+    # A nested object has lists of correct values, too.
     return [_choose_within(item) for item in items] if isinstance(value, list) else _choose_within(
         value
     ), False

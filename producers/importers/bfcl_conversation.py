@@ -3,8 +3,8 @@ r"""Messages of a run of the Berkeley Function-Calling Leaderboard.
 A run's log is a list: an object per turn (`begin_of_turn_query`, `step_0`, `step_1`, ...), and
 lists of states between them, which are skipped. A model with native calls answers `[{"ls": "{\"a\":
 true}"}]`; one without writes text such as `[ls(a=True)]`, which is parsed and never run
-(call_text.py): only literals are arguments. An argument by position is named by its place, "0",
-"1". A call that cannot be parsed stays text.
+(call_text.py): only literals are arguments. A positional argument gets its index as name: "0", "1".
+A call that cannot be parsed stays text.
 """
 
 import json
@@ -22,7 +22,7 @@ _EXECUTION_ERROR: Final = "Error during execution"
 
 
 def read_log(log: Sequence[Any]) -> list[Message]:
-    """Return the conversation of an `inference_log`; empty where it holds none."""
+    """Return the conversation in an `inference_log`; empty if there is none."""
     messages: list[Message] = []
     for turn in log:
         for key, entries in turn.items() if isinstance(turn, dict) else ():
@@ -36,8 +36,8 @@ def read_log(log: Sequence[Any]) -> list[Message]:
 
 
 def read_result(result: Any, *, literal: bool = True) -> list[Message]:
-    """Return the answers of a `result`, per turn and step or of a single turn. Without `literal`,
-    arguments in text are expressions of Java or JavaScript."""
+    """Return the answers of a `result`, which has one per turn and step, or a single one. With
+    `literal` False, arguments in text are expressions of Java or JavaScript."""
     if isinstance(result, list) and result and all(isinstance(turn, list) for turn in result):
         steps = [_assistant(step, None, literal) for turn in result for step in turn]
         return steps or [_assistant(None, None)]
@@ -45,7 +45,7 @@ def read_result(result: Any, *, literal: bool = True) -> list[Message]:
 
 
 def hit_step_limit(log: Sequence[Any]) -> bool:
-    """Return whether the run was ended for its number of steps."""
+    """Return whether the run ended because of the limit on steps."""
     return any(
         _FORCED in str(entry.get("content"))
         for turn in log
@@ -85,7 +85,7 @@ def _assistant(content: Any, decoded: Any, literal: bool = True) -> Message:
             tool_calls=tuple(calls or parse_calls(content, literal=literal)),
         )
     items = content if isinstance(content, list) else [content] if content else []
-    # Where a model with native calls makes none, some handlers give the parts of its text.
+    # If a model with native calls makes none, some handlers record the parts of its text.
     texts = [item for item in items if isinstance(item, str)]
     native = [call for item in items for call in _read_item(item, literal)]
     return Message(
@@ -94,7 +94,7 @@ def _assistant(content: Any, decoded: Any, literal: bool = True) -> Message:
 
 
 def _read_item(item: Any, literal: bool) -> list[ToolCall]:
-    """Return the calls of an answer's item; an object or number that is no call is malformed."""
+    """Return the calls in an item of an answer. Other objects and numbers are malformed calls."""
     if isinstance(item, str):
         return parse_calls(item, literal=literal)
     if not isinstance(item, dict):

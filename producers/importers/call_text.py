@@ -2,12 +2,12 @@
 
 Notations: Python (`[f(a=1), g()]`), JSON (`{"name": "f", "arguments": {}}`, a list of these, or
 `{"f": {}}`), XML (`<functions>`), a name before its arguments (`<function=f>{}</function>`,
-`[TOOL_CALLS]f[ARGS]{}`), and expressions of Java and JavaScript. A call stands on lines of its own,
-in a fenced block, or behind a tag such as `<tool_call>`. A text that begins as a call but cannot be
-read becomes a call with that text as arguments. Any other text holds no call.
+`[TOOL_CALLS]f[ARGS]{}`), and expressions of Java and JavaScript. A call is on lines of its own, in
+a fenced block, or after a tag such as `<tool_call>`. A text that begins like a call but cannot be
+parsed becomes a call with that text as arguments. Any other text has no call.
 
-Guarantees: the text is parsed and never run; reading takes time linear in its length and does not
-raise. Not covered: a call in Python or XML of more than `MAX_CHARACTERS` counts as malformed.
+Guarantees: the text is parsed and never run; parsing takes linear time and never raises. Not
+covered: a call in Python or XML of more than `MAX_CHARACTERS` counts as malformed.
 """
 
 import ast
@@ -25,11 +25,11 @@ from events.messages import ToolCall
 from producers.storable import Unusable, check_storable, readable
 
 MAX_CHARACTERS: Final = 1 << 15
-"""Longest text that the parsers of Python and XML read: their trees take far more memory."""
+"""Longest text for the parsers of Python and XML, because their trees take much memory."""
 
 _MAX_NAME: Final = 100
 _MAX_STARTS: Final = 4
-"""Lines of an answer that are tried as the start of its calls: each may cost a scan."""
+"""Most lines that are tried as the start of calls; each may cost a scan of the text."""
 _FENCE: Final = "```"
 _XML: Final = "<functions>"
 _FUNCTION: Final = "<function="
@@ -48,11 +48,11 @@ _TAGS: Final = {
     _XML: "</functions>",
     _FUNCTION: "</function>",
 }
-"""Tags that open a call, and those that close it."""
+"""Tag that opens a call -> tag that closes it."""
 _SEPARATORS: Final = ("[CALL_ID]", "[ARGS]", "<|tool_call_argument_begin|>", "<｜tool▁sep｜>")
 """Tokens between the name of a call and its arguments."""
 _ENDS: Final = ("|>", "｜>", "</s>")
-"""Endings of the tokens that end an answer; some servers leave them in its text."""
+"""Last characters of end tokens, which some servers leave in an answer's text."""
 _MAX_ENDS: Final = 4
 _NAMES: Final = ("name", "function", "function_name", "tool_name", "tool")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "params", "input")
@@ -62,8 +62,8 @@ _BLANK: Final = " \t\r\n"
 
 
 def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
-    """Return the calls of an answer in any notation; none for prose. Without `literal`, values are
-    expressions of Java or JavaScript, kept as text."""
+    """Return the calls of an answer in any notation; [] for prose. With `literal` False, values are
+    expressions of Java or JavaScript and stay text."""
     answer = _drop_end(text.rpartition("</think>")[2]).strip().removeprefix("functools")
     for opening, closing in _TAGS.items():
         if opening in answer:
@@ -86,7 +86,7 @@ def _drop_end(text: str) -> str:
 
 
 def parse_call(text: str, *, literal: bool = True) -> ToolCall:
-    """Return the call of a text; a malformed one keeps its name, and the rest as text."""
+    """Return the call in a text. A malformed call gets its name and the rest as text."""
     if not literal:
         name, opening, rest = text.strip().partition("(")
         if opening and rest.endswith(")") and _is_name(name):
@@ -96,8 +96,8 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call of `{"name": "f", "arguments": {}}`, this under `function`, or `{"f":
-    {}}`."""
+    """Return the call in `{"name": "f", "arguments": {}}` (also under the key `function`) or `{"f":
+    {}}`; else None."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
@@ -115,13 +115,13 @@ def to_call(value: Any) -> ToolCall | None:
 
 
 def _make_call(name: str, arguments: Any) -> ToolCall:
-    # Read from text again, arguments that JSON cannot hold count as malformed.
+    # Via text, arguments that JSON cannot hold count as malformed.
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return ToolCall(name=name, arguments=parse_arguments(text))
 
 
 def _mark_malformed(text: str) -> ToolCall:
-    """Return a malformed call: its name as far as it has one, and the rest as text."""
+    """Return a malformed call with the name, if any can be found, and the rest as text."""
     body = text.lstrip()
     if body[:1] in ("{", "["):
         after = body.replace("'", '"').partition('"name"')[2].lstrip(_BLANK + ":").lstrip('"')
@@ -134,7 +134,7 @@ def _mark_malformed(text: str) -> ToolCall:
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether a value can name a function: letters, digits and `._-`, no digit first."""
+    """Return whether a value is a function name: letters, digits and `._-`, no digit first."""
     return (
         isinstance(value, str)
         and 0 < len(value) <= _MAX_NAME
@@ -149,7 +149,7 @@ def _begins_call(text: str, at: int = 0) -> bool:
 
 
 def _read_tagged(opening: str, body: str, literal: bool) -> list[ToolCall]:
-    """Return the calls between two tags, where nothing else belongs."""
+    """Return the calls of the text between two tags. If it has none, it is a malformed call."""
     if opening in (_XML, "<function_calls>"):
         calls = _read_xml(body)
     elif opening == _FUNCTION:
@@ -175,7 +175,8 @@ def _read_function(text: str) -> ToolCall:
 
 
 def _read_pairs(name: str, body: str, opening: str, middle: str, closing: str) -> ToolCall:
-    """Return the call with arguments between three marks: key, value, end; malformed if cut off."""
+    """Return the call `name`, whose arguments are written `opening` key `middle` value `closing`.
+    If one is cut off, the call is malformed."""
     arguments = {}
     for piece in body.split(opening)[1:]:
         key, _, rest = piece.partition(middle)
@@ -213,7 +214,7 @@ def _read_name_first(body: str) -> list[ToolCall]:
 
 
 def _read_notation(text: str, literal: bool) -> list[ToolCall]:
-    """Return the calls of a text that holds nothing else; none where it is no call."""
+    """Return the calls of a text that only holds calls; else []."""
     body = text.strip()
     if body.startswith(_FENCE):
         body = _drop_language(body.strip("`"))
@@ -235,7 +236,7 @@ def _drop_language(block: str) -> str:
 
 
 def _read_lines(text: str, literal: bool) -> list[ToolCall]:
-    """Return the calls that begin a line, or stand behind its colon, beside prose."""
+    """Return calls within prose that begin a line or follow a colon in it."""
     for start in islice(_list_starts(text), _MAX_STARTS):
         if calls := _read_notation(text[start:], literal):
             return calls
@@ -248,7 +249,7 @@ def _list_starts(text: str) -> Iterator[int]:
         behind = at + len(line.partition(": ")[0]) + 2
         if _may_begin(text, at):
             yield at
-        # Behind a colon a name with brackets is part of a sentence; a list or object is none.
+        # After a colon, `name(` is part of a sentence; `[` or `{` may begin a call.
         elif line[behind - at : behind - at + 1] in ("[", "{") and _may_begin(text, behind):
             yield behind
         at += len(line)
@@ -261,7 +262,7 @@ def _may_begin(text: str, at: int) -> bool:
 
 
 def _read_json(text: str) -> list[ToolCall]:
-    """Return the calls of JSON values that follow each other; none where they are no calls."""
+    """Return the calls of consecutive JSON values; [] if they are no calls."""
     values: list[Any] = []
     broken: str | None = None
     at = 0
@@ -284,7 +285,7 @@ def _read_json(text: str) -> list[ToolCall]:
 
 
 def _decode(text: str, at: int) -> tuple[Any, int | None]:
-    """Return the value that starts at `at`, and its end; the end is None where it is broken."""
+    """Return the value that starts at `at`, and its end; (None, None) if it is invalid."""
     try:
         value, end = _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError):
@@ -297,14 +298,14 @@ def _decode(text: str, at: int) -> tuple[Any, int | None]:
 
 
 def _read_value(value: Any) -> list[ToolCall]:
-    """Return the calls of a JSON value, which may be a whole message."""
+    """Return the calls of a JSON value: a call, or a message with `tool_calls`."""
     nested = value.get("tool_calls") if isinstance(value, dict) else None
     calls = [to_call(item) for item in (nested if isinstance(nested, list) else [value])]
     return [call for call in calls if call is not None]
 
 
 def _evaluate(text: str) -> Any:
-    """Return the JSON value of a literal in Python's notation; None where it is none."""
+    """Return a Python literal as a JSON value; None if the text is no literal."""
     body = _parse_expression(text)
     try:
         return None if body is None else json.loads(json.dumps(ast.literal_eval(body)))
@@ -313,7 +314,7 @@ def _evaluate(text: str) -> Any:
 
 
 def _resembles_json_call(text: str) -> bool:
-    """Return whether the keys of a call stand in a text that begins as JSON does."""
+    """Return whether a text begins like JSON and contains the keys of a call."""
     start = "".join(text[: 2 * _MAX_NAME].replace("'", '"').split())
     if not start.startswith(('{"', '[{"')):
         return False
@@ -324,7 +325,7 @@ def _resembles_json_call(text: str) -> bool:
 
 
 def _read_python(text: str, literal: bool) -> list[ToolCall]:
-    """Return the calls of `[f(a=1), g()]`, or of calls that follow each other."""
+    """Return the calls of a list such as `[f(a=1), g()]`, or of consecutive calls."""
     if not text.startswith("["):
         return _read_bare_calls(text, literal)
     if not _begins_call(text[1:].lstrip("[" + _BLANK)):
@@ -352,15 +353,15 @@ def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
             end = text.find("\n", at)
             at = len(text) if end < 0 else end
         if at < len(text) and text[at] not in "\r\n" and not _begins_call(text, at):
-            return []  # a sentence that begins with a name and a bracket
+            return []  # a sentence that begins like `name(`
         while at < len(text) and text[at] in _BLANK:
             at += 1
     return calls
 
 
 def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
-    """Return the end of the brackets from `start` (None: open), and the pieces between their
-    commas. Brackets and commas in strings do not count."""
+    """Return the end of the bracket group at `start` (None if it is not closed), and the texts
+    between its commas. Brackets and commas in strings do not count."""
     expected: list[str] = []
     pieces: list[str] = []
     begin = start + 1
@@ -379,7 +380,7 @@ def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
 
 
 def _list_signs(text: str, start: int) -> Iterator[tuple[int, str]]:
-    """Yield each bracket and comma from `start` on outside of strings, with its place."""
+    """Yield (index, character) of each bracket and comma outside of strings, from `start` on."""
     quote, at = "", start
     while at < len(text):
         sign = text[at]
@@ -399,7 +400,7 @@ def _parse_expression(text: str) -> ast.expr | None:
         return None
     try:
         with warnings.catch_warnings():
-            # The compiler warns of odd escapes in the model's strings; they are not our code.
+            # Hide the compiler's warnings about escapes in the model's strings.
             warnings.simplefilter("ignore")
             body = ast.parse(text.strip(), mode="eval").body
             ast.unparse(body)  # raises where the text is nested too deeply to be read
@@ -413,7 +414,7 @@ def _from_node(call: ast.Call) -> ToolCall:
     places = {str(place): node for place, node in enumerate(call.args)}
     named = {keyword.arg or "**": keyword.value for keyword in call.keywords}
     arguments = None
-    # Literals that JSON has not are a TypeError, what is no literal a ValueError.
+    # A literal that JSON lacks raises TypeError, other expressions raise ValueError.
     with suppress(ValueError, TypeError):
         literals = {key: ast.literal_eval(node) for key, node in (places | named).items()}
         arguments = parse_arguments(json.dumps(literals))
@@ -423,7 +424,7 @@ def _from_node(call: ast.Call) -> ToolCall:
 
 
 def _read_expressions(group: str) -> dict[str, Any]:
-    """Return the arguments of a call in Java or JavaScript: JSON's values, else their text."""
+    """Return a call's arguments in Java or JavaScript, as JSON values, else as text."""
     _, pieces = _split_group(group, 0)
     texts: dict[str, list[str]] = {}
     last = ""
@@ -431,7 +432,7 @@ def _read_expressions(group: str) -> dict[str, Any]:
         key, sign, value = (part.strip() for part in piece.partition("="))
         if sign and _is_name(key) and not value.startswith(("=", ">")):
             last, texts[key] = key, [value]
-        elif last:  # Behind a name no argument goes by position: `m=new HashMap<String, Object>()`.
+        elif last:  # After a named argument none is positional: `m=new HashMap<String, Object>()`.
             texts[last].append(piece)
         else:
             texts[str(place)] = [piece]
@@ -446,8 +447,8 @@ def _read_expression(text: str) -> Any:
 
 
 def _read_xml(text: str) -> list[ToolCall]:
-    """Return the calls of `<function name="f"><param name="a" type="integer">1</param></function>`,
-    with values as text or attribute `value`; none where it is no XML."""
+    """Return the calls of `<function name="f"><param name="a" type="integer">1</param></function>`;
+    a value may be text or an attribute `value`. Return [] if the text is no XML."""
     if len(text) > MAX_CHARACTERS or "<!" in text:
         return []
     try:

@@ -1,8 +1,8 @@
-"""JSON records out of files, whole or damaged. Records are lines (JSON Lines), items of one array,
-or values that follow each other (one pretty-printed object is such a file). Each is `RawRecord`, or
-`Damage` with place and reason, and reading goes on behind it. Behind damage in an array the next
-complete object that looks like a record is searched; the number of lost ones is unknown, so later
-positions name the character.
+"""Reads JSON records from files, even damaged ones. Records are lines (JSON Lines), items of one
+array, or consecutive values (such as one pretty-printed object). Each becomes a `RawRecord`, or a
+`Damage` with position and reason, and reading continues after it. After damage in an array, the
+next complete object that looks like a record is searched. The number of lost records is unknown, so
+later positions name the character.
 
 Guarantee: a file's content never makes these functions raise. Not covered: damage that leaves valid
 JSON; encodings other than UTF-8 (with or without a byte order mark). Lines are read one by one; an
@@ -22,10 +22,11 @@ Shape = Literal["lines", "array", "values"]
 IsRecord = Callable[[Any], bool]
 
 MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
-"""A character takes at most four bytes, so the content of a shorter record can be read back."""
+"""Longest record in characters, of at most four bytes each: longer content could not be read
+back."""
 
 _MAX_ATTEMPTS: Final = 1_000
-"""Failures behind one damage: each costs a scan of the text, because it names its line."""
+"""Most failed attempts after one damage; each costs a scan of the text."""
 _MOST_SCANS: Final = 32
 """Most scans of the whole text behind one damage, by failures that read far."""
 
@@ -34,7 +35,7 @@ _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
 _NOT_UTF8: Final = re.compile("[\udc80-\udcff]")
 _OBJECT_IN_ARRAY: Final = re.compile(r"[\[,][ \t\r\n]*(?=\{)")
 _BRACKET_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""A string, closed or not, or a bracket outside of one."""
+"""Matches a string, closed or not, or a bracket outside of strings."""
 _DEPTH: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _DECODER: Final = json.JSONDecoder()
 
@@ -46,7 +47,7 @@ class RawRecord:
     position: str
     value: Any
     end: int
-    """End in the file: in bytes for lines, in characters otherwise."""
+    """Offset after the record in the file: in bytes for lines, else in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Damage:
     reason: str
     end: int
     whole: bool = False
-    """Whether the value ends at `end`: it is unusable, but what follows is certain."""
+    """Whether the unusable value ends at `end`, so that the next record begins after it."""
 
 
 def read_text(path: Path) -> str:
@@ -103,7 +104,7 @@ def lines(path: Path) -> Iterator[RawRecord | Damage]:
 
 
 def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
-    """Yield values behind one another, up to the first that is damaged."""
+    """Yield consecutive values, up to the first one without a known end."""
     at, number = skip_blank(text, start), 0
     while at < len(text):
         number += 1
@@ -117,8 +118,8 @@ def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
 def items(
     text: str, start: int, name: str, is_record: IsRecord, stop: int | None = None
 ) -> Iterator[RawRecord | Damage]:
-    """Yield the items of the array at `start`, with positions `name[index]`, up to `stop`: behind
-    damage the array's own end cannot be recognised."""
+    """Yield the items of the array at `start`, with positions `name[index]`. Pass the array's end
+    as `stop` if known, because after damage it cannot be recognised."""
     stop = len(text) if stop is None else stop
     at, index, certain = skip_blank(text, start + 1), 0, True
     while at < stop and text[at] != "]":
@@ -147,7 +148,7 @@ def items(
 
 
 def members(text: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield (key, start of its value) of the object at `start`, as far as it is whole."""
+    """Yield (key, start of its value) for the object at `start`, up to the first damage."""
     at = skip_blank(text, start + 1)
     while at < len(text) and text[at] == '"':
         key = decode_at(text, at, "")
@@ -167,12 +168,12 @@ def members(text: str, start: int) -> Iterator[tuple[str, int]]:
 
 
 def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
-    """Return the JSON value that starts at character `at`."""
+    """Return the JSON value that starts at character `at`, or its damage."""
     try:
         value, end = _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
         end = max(error.pos, at)
-        # A string that never ends is reported where it starts.
+        # For an unterminated string, the parser reports the string's start.
         at_end = skip_blank(text, end + 1) == len(text) or error.msg.startswith("Unterminated")
         how = "is cut off or malformed" if at_end else "is malformed"
         return Damage(position, f"{how} at character {error.pos:,}: {error.msg}", end)
@@ -192,7 +193,7 @@ def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
 
 
 def _unread(text: str, at: int, position: str, reason: str) -> Damage:
-    """Return the damage up to the value's closing bracket."""
+    """Return a Damage that ends at the value's closing bracket."""
     depth = 0
     for token in _BRACKET_OR_STRING.finditer(text, at):
         depth += _DEPTH.get(token.group()[0], 0)
@@ -202,7 +203,7 @@ def _unread(text: str, at: int, position: str, reason: str) -> Damage:
 
 
 def skip_blank(text: str, at: int) -> int:
-    """Return the place of the next character that is no white space, else the text's end."""
+    """Return the index of the next character other than white space, else the text's end."""
     match = _NOT_BLANK.search(text, at)
     return match.start() if match else len(text)
 
@@ -225,7 +226,7 @@ def _decode_line(number: int, raw: bytes, end: int) -> RawRecord | Damage:
 
 
 def _behind(text: str, end: int, stop: int) -> int | None:
-    """Return the place of the next item or closing bracket; None where neither follows."""
+    """Return the index of the array's next item or closing bracket; None if neither follows."""
     at = skip_blank(text, end)
     if at < stop and text[at] == ",":
         at = skip_blank(text, at + 1)
@@ -242,7 +243,7 @@ def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int |
             return place.end()
         if isinstance(item, Damage):
             attempts, left = attempts + 1, left - (item.end - place.end())
-        # A whole value that is no record is a part of one: nothing in it can be one.
+        # A complete value that is no record is part of one, so skip it.
         resume = item.end if isinstance(item, RawRecord) else place.end()
         place = _OBJECT_IN_ARRAY.search(text, resume, stop)
     return None

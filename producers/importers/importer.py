@@ -1,6 +1,6 @@
 """Importing: files of rollouts -> `RolloutEnded` events in the log. A folder is walked recursively
 in sorted order for *.json and *.jsonl, without hidden files. A tau2 folder of `results.json` and
-`simulations/` is one source. An unread file, or a whole one in no format, is noted as skipped.
+`simulations/` is one source. A file with another name, or of no known format, is noted as skipped.
 Formats: docs/formats.md.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
@@ -52,11 +52,11 @@ __all__ = [
 
 BATCH_ROLLOUTS: Final = 128
 BATCH_BYTES: Final = 16 << 20
-"""Bytes of a batch, unless `BATCH_ROLLOUTS` end it first; both bound memory."""
+"""Bytes at which a batch ends, if it has not ended after `BATCH_ROLLOUTS`. Both bound memory."""
 
 _DISPLAYS: Final = "messages_display"
 _SAMPLE_RECORDS: Final = 100
-"""Damaged records skipped before the format is given up."""
+"""Most damaged records that are skipped to find a readable one for the file's format."""
 
 
 class Format(Protocol):
@@ -96,9 +96,9 @@ def read_rollouts(
     progress: Callable[[int], None] = lambda _: None,
     notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
-    """Yield every record of the files and folders. `progress` gets the bytes read since its last
-    call, in sum `total_bytes(paths)`; `notes` gets remarks. Raises ValueError for an unknown
-    format."""
+    """Yield every record of the files and folders. `progress` is called with the bytes read since
+    its last call, in total `total_bytes(paths)`. Remarks are added to `notes`. Raises ValueError
+    for an unknown format."""
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     notes = Notes() if notes is None else notes
@@ -129,7 +129,7 @@ def append_rollouts(
     rollouts: Iterable[RolloutImport | Rejection],
     known: Callable[[list[str]], set[str]],
 ) -> ImportResult:
-    """Append new events in batches; `known` returns the known ones of some event ids."""
+    """Append new events in batches. `known` returns which of some event ids are in the log."""
     result = ImportResult()
     warned: dict[tuple[str, str], FileWarning] = {}
     batch: list[RolloutImport] = []
@@ -202,7 +202,7 @@ def _read_file(source: Source, format: str) -> Iterator[RolloutImport | Rejectio
             yield from module.read(source, shape)
             return
     reason = _unknown(source.path, keys)
-    # Displays of rollouts have a remedy; another program's document is no business of the import.
+    # Reject rollouts for display, as there is a remedy; skip documents of other programs.
     if source.may_skip and _DISPLAYS not in keys and _is_whole(source.path, shape):
         yield from source.leave(reason)
     else:
@@ -290,14 +290,14 @@ def _reason_to_skip(path: Path) -> str | None:
         return "is a hidden file"
     if not path.name.lower().endswith((".json", ".jsonl")):
         return "is not named *.json or *.jsonl"
-    # A link that leads nowhere is read, so that its rejection names it.
+    # Do not skip a broken link: reading it gives a rejection with its name.
     if path.exists() and not path.is_file():
         return "is no regular file"
     return None
 
 
 def _size(path: Path) -> int:
-    """Return a source's bytes; 0 where it is unreadable, which reading it will report."""
+    """Return a source's size in bytes; 0 if unreadable, which reading it reports later."""
     files = [path]
     if path.name == tau2.RESULTS:
         files += (path.parent / tau2.SIMULATIONS).glob("*.json")

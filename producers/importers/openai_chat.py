@@ -2,8 +2,9 @@
 
     {"messages": [...], "tools": [...], "task_id": "t1", "reward": 1.0, ...}
 
-Only `messages` is required (docs/formats.md). Unknown fields are ignored: real logs carry requests'
-parameters. Success is `success`, else a reward within 1e-6 of 1; without both there is no verdict.
+Only `messages` is required (docs/formats.md). Unknown fields are ignored, because logs also hold
+request parameters. The verdict is `success`, else whether the reward is within 1e-6 of 1. Without
+both there is none.
 """
 
 from collections.abc import Iterator
@@ -162,7 +163,7 @@ def _rollout(
 def _task(
     wire: WireRollout, raw: Any, environment: str | None, gold: tuple[Action, ...] | None
 ) -> Task | None:
-    """Return the task; None without one: no repetition is known then."""
+    """Return the task; None if the record has none, so trials cannot be grouped."""
     task = wire.task or WireTask()
     name = task.id if task.id is not None else wire.task_id
     if name is None:
@@ -188,7 +189,7 @@ def _environment(
     offered: tuple[str, ...] | None,
     gold: tuple[Action, ...] | None,
 ) -> str | None:
-    """Return the named environment, else that of the offered, else of the called tools."""
+    """Return the record's environment, else the one with its offered (else its called) tools."""
     named = wire.environment or (wire.task.environment if wire.task else None)
     if named is not None:
         return named
@@ -214,7 +215,7 @@ def _action(wire: WireAction) -> Action:
 
 
 def _tool_name(tool: WireTool) -> str:
-    # A provider's own tool, such as a web search, has nothing but its type.
+    # A built-in tool of a provider, such as a web search, only has a type.
     name = tool.function.name if tool.function else tool.name or tool.type
     if name is None:
         raise Unusable("a tool of `tools` has none of `function.name`, `name` and `type`")

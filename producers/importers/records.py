@@ -1,8 +1,8 @@
 """The outcome of one record of an imported file: a rollout, or a rejection.
 
-Guarantee: a record gives the same event id in any file, order or indentation, at any age: it
-follows from format, alias, base model and the record's exact canonical JSON, as written. In stored
-text U+FFFD replaces half of a surrogate pair (legal in JSON, not in UTF-8).
+Guarantee: a record gets the same event id in any file, order or indentation, and at any time. The
+id follows from format, alias, base model and the record's canonical JSON. In stored text U+FFFD
+replaces half of a surrogate pair (legal in JSON, not in UTF-8).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from producers.importers.documents import Damage, RawRecord
 from producers.storable import Unusable, check_storable, readable
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""Longest text beside the conversation, such as a task's instruction: the limit of tables."""
+"""Longest text outside of the conversation, such as a task's instruction; a limit of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class FileWarning:
-    """A finding about records of one file."""
+    """A contradiction in records of one file, named once."""
 
     file: str
     warning: str
@@ -56,7 +56,7 @@ class FileWarning:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Remarks of an import beside its records."""
+    """Remarks of an import: skipped files and warnings."""
 
     skips: list[Skip] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
@@ -71,9 +71,9 @@ class RolloutImport:
     envelope: Envelope
     data: RolloutEnded
     record: str
-    """Exact canonical JSON that gives the id."""
+    """Canonical JSON of the record, from which the id is made."""
     warnings: tuple[str, ...] = ()
-    """Contradictions of the record, in equal words for equal findings."""
+    """Contradictions in the record; equal ones have equal texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Record:
 
     @staticmethod
     def of(position: str, value: Any) -> "Record":
-        """Return a value's record. Raises Unusable where it is too deep to be written again."""
+        """Return the record of a value. Raises Unusable if it is nested too deeply."""
         try:
             text = exact_json(value)
         except RecursionError as error:
@@ -105,12 +105,12 @@ class Source:
     path: Path
     alias: str = "agent"
     base: str | None = None
-    """Base model by the caller; it goes before the file's."""
+    """Base model that the caller named; it overrides the file's."""
     advance: Callable[[int], None] = lambda _: None
     """Callback with the number of bytes read since the last call."""
     notes: Notes = field(default_factory=Notes)
     siblings: frozenset[Path] = frozenset()
-    """Files of the same import."""
+    """All files of the same import."""
     may_skip: bool = False
     """Whether the file was found in a folder, where files without rollouts are skipped."""
 
@@ -118,7 +118,7 @@ class Source:
         return Rejection(str(self.path), position, reason)
 
     def leave(self, reason: str) -> Iterator[Rejection]:
-        """Note that the file holds no rollouts; reject it if the caller named it."""
+        """Note the file as skipped if it was found in a folder; else yield its rejection."""
         if self.may_skip:
             self.notes.skips.append(Skip(str(self.path), reason))
         else:
@@ -135,7 +135,7 @@ class Source:
     def attempt(
         self, item: RawRecord | Damage, parse: Callable[[Record], RolloutImport]
     ) -> RolloutImport | Rejection:
-        """Return a record's rollout, or its rejection if anything is wrong with it."""
+        """Return the record's rollout, or a rejection if it is damaged or unusable."""
         if isinstance(item, Damage):
             return self.rejection(item.position, item.reason)
         try:
@@ -159,7 +159,7 @@ class Source:
         time: datetime | None,
         warnings: tuple[str, ...],
     ) -> RolloutImport:
-        """Return the finished event. Raises Unusable if it could not be read back or folded."""
+        """Return the event. Raises Unusable if it could not be read back or folded."""
         longest = max(map(len, _texts(data)), default=0)
         if longest > TEXT_CHARACTERS:
             raise Unusable(
@@ -167,7 +167,7 @@ class Source:
                 f"most {TEXT_CHARACTERS:,}"
             )
         for message in data.content.messages if data.content else ():
-            if isinstance(message.content, list):  # arguments were checked when they were read
+            if isinstance(message.content, list):  # arguments were checked when they were parsed
                 check_storable(message.content, f"content parts of a {message.role} message")
         for action in (data.task.gold_actions or ()) if data.task else ():
             check_storable(action.arguments, f"arguments of the gold action {action.name}")
@@ -187,7 +187,7 @@ class Identity:
 
 
 def _texts(data: RolloutEnded) -> Iterator[str]:
-    """Yield the free texts of foreign records that become columns of a table."""
+    """Yield the texts of a record that become table columns."""
     task = data.task
     of_task = (task.environment, task.capability, task.instruction) if task else ()
     for text in (data.termination, data.grader, data.simulator, *of_task):
@@ -207,5 +207,5 @@ def is_success(reward: float | None) -> bool | None:
 
 
 def task_id(environment: str | None, source_id: str) -> str:
-    """Return the source's id under its environment: two under one alias must not collide."""
+    """Return a task id with its environment, so that ids of two environments differ."""
     return f"{environment}/{source_id}" if environment else source_id

@@ -1,8 +1,9 @@
 """Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder with
 `results.json` (without simulations) and `simulations/<id>.json`. A simulation is read with the task
-in its results, never today's, which upstream edits; its canonical record is both. Half a file gives
-its leading simulations. Where a task cannot be read, its simulations are rejected. Mapping:
-docs/formats.md; fields of a simulation: tau2_simulation.py."""
+in its results file, not with the current task of tau2-bench, which may have changed. Both together
+are its canonical record. From a cut-off file, the first simulations are read. Simulations of an
+unreadable task are rejected. Mapping: docs/formats.md; fields of a simulation:
+tau2_simulation.py."""
 
 import re
 from collections.abc import Iterator
@@ -47,13 +48,13 @@ class _Results:
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Return whether the keys are those of a file, whole or half, or of a single simulation."""
+    """Return whether the keys are of a results file, even cut off, or of a single simulation."""
     whole = SIMULATIONS in keys or {"info", "tasks"} <= keys or {"timestamp", "info"} <= keys
     return keys >= _SINGLE or (whole and shape != "array")
 
 
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
-    """Yield every simulation of the file, and of the folder beside it."""
+    """Yield every simulation of the file, and for `results.json` of its folder."""
     text = read_text(source.path)
     results = _Results()
     yield from _read_head(source, text, results)
@@ -72,15 +73,15 @@ def is_task(value: Any) -> bool:
 
 
 def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejection]:
-    """Fill `results` from the members; damage among them does not hide the simulations."""
+    """Fill `results` from the file's members. Yield damaged members and go on."""
     start = skip_blank(text, 0)
     is_folder = source.path.name == RESULTS
     places: dict[str, int] = {}
     if text[start : start + 1] == "{":
         for key, at in members(text, start):
             places[key] = at
-            # Nothing behind the simulations is needed, so they are not decoded twice; a folder's
-            # results file holds none of them.
+            # Stop here: nothing after the simulations is needed, and they are decoded later. A
+            # folder's results file has none.
             if key == SIMULATIONS and {"info", "tasks"} <= places.keys() and not is_folder:
                 break
     if not places:
@@ -186,7 +187,7 @@ def _attempt(
 
 
 def _with_task(item: RawRecord, results: _Results) -> RawRecord | str:
-    """Return a simulation and its task as one record, or the reason why there is none."""
+    """Return a simulation and its task as one record, or the reason why that is impossible."""
     if not isinstance(item.value, dict) or "task_id" not in item.value:
         return "is no simulation: it has no `task_id`"
     name = str(item.value["task_id"])

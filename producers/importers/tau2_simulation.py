@@ -1,6 +1,6 @@
-"""One simulation of tau2-bench with its task, as a rollout. Times without an offset count as UTC:
-the runner writes its local time. An assistant's first message without cost and tokens is the
-runner's greeting, which no model sampled."""
+"""One simulation of tau2-bench with its task, as a rollout. Times without an offset, which the
+runner writes in local time, count as UTC. A first message of the assistant without cost and tokens
+is the runner's greeting, not a model's."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -25,20 +25,20 @@ from producers.storable import Unusable, Wire
 NAME: Final = "tau2"
 
 _UNJUDGED: Final = "infrastructure_error"
-"""Termination of a run whose failure was the machine's, not the agent's."""
+"""Termination of a run that failed because of the machine, not the agent."""
 
 NO_USER: Final = "dummy_user"
-"""User's implementation in a run of an agent alone, with the user's tools."""
+"""Name of the user in solo mode, where the agent is alone and has the user's tools."""
 
 FOREIGN_CHECKS: Final = (
     "the recorded action checks are not the gold actions of its task: the task ids are wrong, do "
     "not trust its reward"
 )
-"""Warning about a simulation that was graded by another task than the one it names."""
+"""Warning about a simulation that was graded by another task than the named one."""
 
 
 class WireModel(Wire):
-    """The player of a part."""
+    """The model or program that plays agent or user."""
 
     implementation: str | None = None
     llm: str | None = None
@@ -93,7 +93,7 @@ class WireTask(Wire):
 
 
 class WireActionCheck(Wire):
-    """Whether a gold action was found."""
+    """The grader's check for one gold action."""
 
     action: WireAction
 
@@ -107,7 +107,7 @@ class WireReward(Wire):
 
 
 class WireTau2Message(WireMessage):
-    """A message; a tool's has its call's id as `id`."""
+    """A message. In a tool result, `id` is the id of the call."""
 
     id: str | None = None
     cost: float | None = None
@@ -182,7 +182,7 @@ def _task(wire: WireTask, raw: Any, info: WireInfo, environment: str | None) -> 
     criteria = wire.evaluation_criteria
     solo = info.user_info.implementation == NO_USER
     return Task(
-        # An undeclared domain still keeps its tasks apart from another's.
+        # A domain that is no known environment still separates task ids.
         id=task_id(environment or info.environment_info.domain_name, str(wire.id)),
         environment=environment,
         instruction=_instruction(wire),
@@ -194,7 +194,7 @@ def _task(wire: WireTask, raw: Any, info: WireInfo, environment: str | None) -> 
 
 
 def _gold(actions: Iterable[WireAction] | None, solo: bool) -> tuple[Action, ...] | None:
-    """Return the gold actions; in solo mode all are the agent's own."""
+    """Return the gold actions. In solo mode the agent makes all of them."""
     if actions is None:
         return None
     return tuple(
@@ -209,7 +209,7 @@ def _gold(actions: Iterable[WireAction] | None, solo: bool) -> tuple[Action, ...
 
 
 def _instruction(task: WireTask) -> str | None:
-    """Return the user's request, a labelled paragraph per part; in solo mode the ticket."""
+    """Return the user's instructions, a labelled line per part; else the task's ticket."""
     instructions = task.user_scenario.instructions
     parts = {"persona": task.user_scenario.persona}
     parts |= instructions if isinstance(instructions, dict) else {"instructions": instructions}
@@ -241,7 +241,7 @@ def _is_welcome(wire: WireTau2Message) -> bool:
 
 
 def _environment(info: WireInfo, task: WireTask, messages: tuple[Message, ...]) -> str | None:
-    """Return the domain, if its tools are declared; else the environment of the called tools."""
+    """Return the domain if it is a known environment, else the environment of the called tools."""
     if info.environment_info.domain_name is not None:
         declared = catalog(info.environment_info.domain_name)
         if declared is not None:
@@ -252,7 +252,7 @@ def _environment(info: WireInfo, task: WireTask, messages: tuple[Message, ...]) 
 
 
 def _time(run: WireSimulation) -> tuple[datetime | None, tuple[str, ...]]:
-    """Return the end's time; an unreadable one does not lose the rollout."""
+    """Return when the run ended, or None, and a warning for an unreadable time."""
     warnings: tuple[str, ...] = ()
     for text in (run.end_time, run.timestamp, run.start_time):
         if text is None:
@@ -265,7 +265,7 @@ def _time(run: WireSimulation) -> tuple[datetime | None, tuple[str, ...]]:
 
 
 def _simulator(user: WireModel) -> str | None:
-    """Return the user's model, and how it was driven where that is unusual."""
+    """Return the user's model, or the name of its implementation if that is unusual."""
     if user.implementation in (None, "user_simulator"):
         return user.llm
     return user.implementation

@@ -1,6 +1,7 @@
 """Trajectories of tau-bench (v1): a JSON list of {task_id, reward, info, traj, trial}. The messages
-are OpenAI's; `info.task` holds the task; base model and time are not named. A run that raised has
-an empty `traj` and `info.error`: its reward of 0 is no verdict. Mapping: docs/formats.md."""
+are in OpenAI's form; `info.task` holds the task; base model and time are missing. A run that raised
+an error has an empty `traj` and `info.error`; its reward of 0 is no verdict. Mapping:
+docs/formats.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,7 @@ class WireReward(Wire):
 
 
 class WireInfo(Wire):
-    """The runner's facts about the run."""
+    """The runner's data about the run."""
 
     task: WireTask | None = None
     reward_info: WireReward | None = None
@@ -137,15 +138,15 @@ def _task(run: WireRun, raw: Mapping[str, Any], environment: str | None) -> Task
             Action(name=action.name, arguments=action.arguments) for action in run.info.task.actions
         ),
         outputs=tuple(run.info.task.outputs),
-        # v1 grades what tau2 calls these two: the database, and what the user was told.
+        # v1 grades the database and the texts told to the user, which tau2 names so.
         reward_basis=("DB", "COMMUNICATE"),
         definition=sha256(exact_json(raw["info"]["task"])),
     )
 
 
 def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
-    """Return the environment of the policy's title, so that a trial without calls has its siblings'
-    task id; else that of the tools."""
+    """Return the environment that the policy's title names, else that of the tools. The title gives
+    a trial without calls the task id of its siblings."""
     system = next((message.text for message in messages if message.role == "system"), "")
     title = _POLICY_TITLE.search(system, 0, 500)
     if title is not None and (declared := catalog(title.group(1).lower())) is not None:
@@ -156,7 +157,7 @@ def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
 
 
 def _parts(run: WireRun) -> dict[str, float | None]:
-    """Return `r_actions` or `r_outputs`: the runner overwrites the first with the second."""
+    """Return the reward part in the file: `r_outputs`, else `r_actions`; the runner keeps one."""
     info = (run.info.reward_info.info if run.info.reward_info else None) or {}
     return {
         name: float(info[name])
@@ -169,7 +170,7 @@ def _termination(run: WireRun, messages: tuple[Message, ...]) -> str | None:
     if run.info.error is not None:
         return "error"
     if run.info.reward_info is None:
-        # A run is graded when it is done; one that never was ran out of turns.
+        # Finished runs are graded, so this one ran out of turns.
         return "max_steps"
     last = messages[-1]
     if last.role == "user" and _USER_STOP in last.text:
@@ -178,7 +179,7 @@ def _termination(run: WireRun, messages: tuple[Message, ...]) -> str | None:
 
 
 def _with_error(message: Message) -> Message:
-    """Mark a tool's error, which v1 tells by the answer's beginning alone."""
+    """Return the message with `error` set: in v1 a tool's error begins with "Error"."""
     if message.role != "tool" or message.error is not None:
         return message
     return message.model_copy(update={"error": message.text.startswith("Error")})

@@ -1,1 +1,1 @@
-"""OpenTelemetry spans of model calls, as sent and as read (event)."""
+"""OpenTelemetry spans of model calls: OTLP, GenAI conventions, trace context (event)."""

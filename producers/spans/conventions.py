@@ -1,5 +1,5 @@
-"""Names of OpenTelemetry's conventions for generative AI (docs/tracing.md): our own list, because
-theirs are in development and their package's constants deprecated."""
+"""Names in OpenTelemetry's conventions for generative AI (docs/tracing.md). The list is our own:
+the conventions are in development, and their package's constants are deprecated."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
 TOOLS: Final = "gen_ai.tool.definitions"
 DETAILS: Final = "gen_ai.client.inference.operation.details"
-"""Event that may hold what the span lacks."""
+"""Name of the span event that may hold attributes that the span lacks."""
 EVALUATION: Final = "gen_ai.evaluation.result"
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
@@ -40,4 +40,4 @@ SAMPLING: Final = {
     "gen_ai.request.seed": "seed",
     "gen_ai.request.choice.count": "n",
 }
-"""Attribute -> parameter of a request."""
+"""Span attribute -> sampling parameter of a request."""

@@ -1,7 +1,8 @@
-"""A span by OpenTelemetry's GenAI conventions, as a call of the model (span -> request, answer).
-Reads attributes of the span, or of its event `gen_ai.client.inference.operation.details`, as
-structures or as JSON. Content is opt-in there
-(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`): a span without it is not usable. Pure."""
+"""Converts a span by OpenTelemetry's GenAI conventions to a model call (request and answer).
+Attributes are read from the span, or from its event `gen_ai.client.inference.operation.details`, as
+structures or as JSON. Instrumentations leave content out unless
+`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is set; a span without content is unusable.
+Pure."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Chat:
     request: Json
     """Request in OpenAI's form."""
     answer: Json
-    """Answer in OpenAI's form; without choices where there is none."""
+    """Answer in OpenAI's form; without `choices` if the call failed."""
     conversation: str | None
     person: str | None
     model: str | None
@@ -54,7 +55,8 @@ class Chat:
 
 
 def chat_of(span: ClientSpan) -> Chat | None:
-    """Return the call of a span, None for other spans. Raises Unusable if it cannot be recorded."""
+    """Return a span's model call; None for other spans. Raises Unusable if it cannot be
+    recorded."""
     attributes = span.attributes
     if attributes.get(OPERATION) not in _CALLS:
         return None
@@ -131,7 +133,7 @@ def _structure(attributes: Attributes, name: str) -> Any:
 
 
 def _in_openais_form(message: Json) -> Iterator[Json]:
-    """Yield a message, and one more for each result of a tool beyond the first."""
+    """Yield a message in OpenAI's form, and another one for each further tool result in it."""
     role, parts = message.get("role"), message.get("parts")
     if not isinstance(role, str) or not isinstance(parts, list):
         raise Unusable("a message has no role, or no list of parts")
@@ -152,7 +154,7 @@ def _in_openais_form(message: Json) -> Iterator[Json]:
 
 
 def _content(parts: list[Json]) -> str | list[Json] | None:
-    """Return the content; pictures and sounds are named and not kept."""
+    """Return the content. For pictures and sounds, only the media type is kept."""
     media = [part for part in parts if part.get("type") in ("blob", "file", "uri")]
     if not media:
         text = list(_texts(parts))
@@ -176,13 +178,13 @@ def _call(part: Json) -> Json:
 
 
 def _result(part: Json) -> str:
-    """Return a tool's result; `result` is the field's former name."""
+    """Return a tool's result from `response`, or `result`, the field's former name."""
     response = part.get("response", part.get("result"))
     return response if isinstance(response, str) else json.dumps(response)
 
 
 def _tool(tool: Json) -> Json:
-    """Return an offered tool in OpenAI's form: the conventions have it flat."""
+    """Return an offered tool in OpenAI's form. In the conventions its fields are flat."""
     if "function" in tool:
         return tool
     function = {name: value for name, value in tool.items() if name != "type"}

@@ -1,5 +1,5 @@
-"""OTLP over HTTP as a receiver sees it (pure). The messages are those of opentelemetry-proto, which
-the extra `otel` brings; without it OtlpUnavailable is raised."""
+"""OTLP over HTTP for a receiver (pure). It needs the messages of opentelemetry-proto, from the
+extra `otel`. Without that package OtlpUnavailable is raised."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ JSON: Final[Kind] = "application/json"
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 MAX_SPANS: Final = 20_000
-"""Spans of one request; a collector sends 8,192 at once, an SDK 512."""
+"""Most spans of one request; a collector sends 8,192 at once, an SDK 512."""
 
 _ID_BYTES: Final = (16, 8)
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -34,7 +34,7 @@ _ERROR: Final = 2
 """STATUS_CODE_ERROR."""
 
 _LONG_TEXT: Final = 1 << 14
-"""Longest text in characters that protobuf's parser of JSON gets."""
+"""Longest text, in characters, that is passed to protobuf's JSON parser."""
 _BYTES_FIELDS: Final = ("bytesValue", "bytes_value")
 
 Attributes = Mapping[str, Any]
@@ -45,7 +45,7 @@ class OtlpUnavailable(KintsugiError):
 
 
 class BadTraces(KintsugiError):
-    """A body that is no request of OTLP."""
+    """A body is no valid OTLP request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class ClientSpan:
     """A span that a client sent."""
 
     trace: str
-    """Trace id of 32 hex digits; a span id has 16."""
+    """Trace id of 32 hex digits; `span` has 16."""
     span: str
     attributes: Attributes
     events: tuple[tuple[str, Attributes], ...]
-    """Names and attributes of events within it."""
+    """(name, attributes) of the span's events."""
     seconds: float
-    """Duration in seconds; 0 where the span's times give none."""
+    """Duration in seconds; 0 if the span's times are missing or wrong."""
     began: int
     """Start in nanoseconds since 1970, by which spans are ordered."""
     error: str | None
@@ -67,7 +67,7 @@ class ClientSpan:
 
     @property
     def has_valid_ids(self) -> bool:
-        """Return whether the ids are valid."""
+        """Return whether trace and span id have the right length and are not zero."""
         sizes = tuple(len(name) // 2 for name in (self.trace, self.span))
         return sizes == _ID_BYTES and bool(int(self.trace, 16) and int(self.span, 16))
 
@@ -100,7 +100,7 @@ def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
 
 
 def inflate(body: bytes, most: int) -> bytes:
-    """Return a gzipped body's content. Raises TooMuch, BadTraces."""
+    """Return a gzip body's content. Raises TooMuch above `most` bytes, BadTraces if damaged."""
     inflater = zlib.decompressobj(_GZIP)
     try:
         data = inflater.decompress(body, most + 1)
@@ -114,7 +114,7 @@ def inflate(body: bytes, most: int) -> bytes:
 
 
 def encode_answer(kind: Kind, rejected: int, message: str) -> bytes:
-    """Return the answer to an accepted request, of which `rejected` spans were not taken."""
+    """Return the answer to an accepted request. `rejected`: number of spans not recorded."""
     response = _service().ExportTraceServiceResponse()
     if rejected or message:
         response.partial_success.rejected_spans = rejected
@@ -127,7 +127,7 @@ def encode_refusal(kind: Kind, message: str) -> bytes:
     try:
         from google.rpc import status_pb2
     except ImportError:
-        # Nothing of OTLP can be written then: the words alone.
+        # Without the package, the refusal is plain JSON.
         return json.dumps({"message": message}).encode()
     return _serialize(kind, status_pb2.Status(message=message))
 
@@ -152,7 +152,8 @@ def _serialize(kind: Kind, message: "Message") -> bytes:
 
 
 def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dict[str, str]:
-    """Read a body into a request; return its long texts by their stand-ins there."""
+    """Parse a JSON body into `request`, with placeholders for long texts. Return placeholder ->
+    text."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     if (excess := find_excess(body)) is not None:
@@ -171,9 +172,9 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dic
 
 
 def _take_long_texts(document: Any) -> dict[str, str]:
-    """Replace the long texts of a document by stand-ins; return these with their texts. Protobuf's
-    parser holds all threads for 30 ms per megabyte of text. Raises UnicodeEncodeError for half of a
-    surrogate pair."""
+    """Replace the long texts of a document by placeholders; return placeholder -> text. Protobuf's
+    parser blocks all threads for 30 ms per megabyte of text. Raises UnicodeEncodeError for half of
+    a surrogate pair."""
     texts: dict[str, str] = {}
     name, waiting = secrets.token_hex(), [document]
     while waiting:
@@ -190,7 +191,7 @@ def _take_long_texts(document: Any) -> dict[str, str]:
 
 
 def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the spans of a request and their links: all that have ids."""
+    """Yield the spans of a request and their links, which all have ids."""
     for resource in document.get("resourceSpans", ()):
         for scope in resource.get("scopeSpans", ()):
             for span in scope.get("spans", ()):
@@ -199,18 +200,18 @@ def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _ids_as_bytes(item: dict[str, Any]) -> None:
-    """Write hex ids as base64, which readers of protobuf's JSON expect."""
+    """Convert hex ids to base64, as protobuf's JSON parser expects."""
     for name in _IDS:
         if name in item:
             item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
 
 
 class _SpanReader:
-    """Reads spans of a request in which stand-ins replace the long texts."""
+    """Reads spans of a request in which placeholders replace long texts."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
-        """Maps each stand-in to the long text that it replaces."""
+        """Placeholder -> the long text that it replaces."""
 
     def read(self, span: "trace.Span") -> ClientSpan:
         """Return a span as a client sent it."""

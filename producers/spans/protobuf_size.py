@@ -1,5 +1,6 @@
-"""Counts the messages of a protobuf text on its bytes, before it is parsed. An empty message takes
-two bytes, and a parser a hundred times that; other fields cost no memory of their own. Pure."""
+"""Counts the nested messages of a protobuf body on its bytes, before it is parsed. An empty message
+has two bytes, but takes a hundred times as much when parsed. Other fields cost no additional
+memory. Pure."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -13,21 +14,21 @@ MAX_MESSAGES: Final = 200_000
 MAX_FIELDS: Final = 1_000_000
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-"""Wire types."""
+"""Protobuf wire types."""
 
 
 class TooMuch(KintsugiError):
-    """A body that holds, or becomes, more than is taken."""
+    """A body exceeds a limit, as sent or when decompressed."""
 
 
 def check_size(body: bytes, descriptor: "Descriptor") -> None:
-    """Raise TooMuch where a message of this type holds more messages than are taken."""
+    """Raise TooMuch if a body of this message type has more than `MAX_MESSAGES` messages."""
     if len(body) <= 2 * MAX_MESSAGES:
         return
     try:
         _walk(body, descriptor)
     except IndexError:
-        return  # it is cut off, as the parser sees
+        return  # the body is cut off; the parser will report it
 
 
 def _walk(body: bytes, descriptor: "Descriptor") -> None:
@@ -52,7 +53,7 @@ def _walk(body: bytes, descriptor: "Descriptor") -> None:
 
 
 def _read_length(body: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Return a field's length in bytes, and its start; a group has none."""
+    """Return the length of a field's value in bytes, and its start; for a group the length is 0."""
     if kind == _LENGTH:
         return _read_varint(body, at)
     if kind == _VARINT:
@@ -71,7 +72,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 @cache
 def _message_fields(descriptor: "Descriptor") -> "dict[int, Descriptor]":
-    """Return field number -> type of its messages."""
+    """Return field number -> message type, for the fields that hold messages."""
     return {
         field.number: field.message_type
         for field in descriptor.fields

@@ -1,6 +1,6 @@
-"""W3C trace context: ids of a span and its trace. An envelope's header names the span in which its
-event was written; a span's first event (`CallStarted`, `CycleStarted`, `JobRequested`) bears that
-of its parent. Ids of spans derive from their subjects, so all processes agree."""
+"""W3C trace context: the ids of a span and its trace. An event's header names the span in which the
+event was written. A span's first event (`CallStarted`, `CycleStarted`, `JobRequested`) names the
+parent span instead. Span ids derive from their subjects, so all processes compute the same ids."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _HEADER: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 _SAMPLED: Final = 1
-"""The flag bit that marks a sampled trace."""
+"""Flag bit of a sampled trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class TraceContext:
     trace: str
     span: str
     sampled: bool = True
-    """Whether the trace's originator records it."""
+    """Whether the program that began the trace records it."""
 
     @property
     def header(self) -> str:
@@ -30,12 +30,12 @@ class TraceContext:
         return f"00-{self.trace}-{self.span}-{int(self.sampled):02x}"
 
     def child(self, *of: str) -> "TraceContext":
-        """Return the span of something in the same trace."""
+        """Return the span, in the same trace, of a thing named by `of` (kind, then name)."""
         return TraceContext(self.trace, span_id(*of), self.sampled)
 
 
 def parse_traceparent(header: str | None) -> TraceContext | None:
-    """Return the ids of a header; None for a missing or invalid one."""
+    """Return the ids in a `traceparent` header; None if it is missing or invalid."""
     match = _HEADER.fullmatch(header) if header else None
     if match is None:
         return None
@@ -46,12 +46,12 @@ def parse_traceparent(header: str | None) -> TraceContext | None:
 
 
 def root(*of: str) -> TraceContext:
-    """Return the span of something in a trace of its own."""
+    """Return the span of a thing named by `of` in a trace of its own."""
     return TraceContext(_digits("trace", *of)[:_TRACE_DIGITS], span_id(*of))
 
 
 def span_id(*of: str) -> str:
-    """Return the id of the span of something: its kind, then its name."""
+    """Return the span id of a thing named by `of`: its kind, then its name."""
     return _digits("span", *of)[-_SPAN_DIGITS:]
 
 

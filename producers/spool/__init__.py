@@ -1,1 +1,1 @@
-"""The spool of a home: who owns it, and what of it has not been shipped (event)."""
+"""The spool of a home: ownership, unshipped records, and a new id after a restore (event)."""

@@ -1,5 +1,5 @@
-"""Counts what a spool holds, and what Kafka lacks of it. Reads a few rows and a record per
-partition that is behind; never writes. Not covered: whether a shipper runs."""
+"""Counts a spool's records, and those that are not in Kafka yet. It only reads: a few rows, and a
+record per partition with a backlog. Not covered: whether a shipper runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from events.streams import STREAMS
 
 @dataclass(frozen=True, slots=True)
 class StreamBacklog:
-    """One stream of a spool."""
+    """State of one stream of a spool."""
 
     events: int
     bytes: int
@@ -18,7 +18,7 @@ class StreamBacklog:
     """Per partition, the offset after the last record that the broker acknowledged."""
     unshipped: int
     oldest_unshipped_ms: int | None
-    """Recording of the first unshipped one, Unix milliseconds, or None."""
+    """Recording time of the first unshipped record in Unix milliseconds; None without one."""
 
 
 def read_backlog(spool: SqliteLog) -> Mapping[str, StreamBacklog]:
@@ -28,7 +28,7 @@ def read_backlog(spool: SqliteLog) -> Mapping[str, StreamBacklog]:
 
 
 def _read_stream(spool: SqliteLog, stream: str, stats: Mapping[str, int]) -> StreamBacklog:
-    # In this order: what is appended meanwhile is counted as unshipped, and never a negative one.
+    # In this order, concurrent appends count as unshipped, and no count is negative.
     shipped, ends = spool.read_ship_offsets(stream), spool.end(stream)
     starts = spool.start(stream)
     oldest = [

@@ -1,7 +1,7 @@
-"""Ownership of a home's spool: by the processes that append to it, or one that ships it instead.
-A kernel's lock beside the log's file, released with the process. Not covered: a copy of a spool
-whose owner runs elsewhere; shipping it is harmless, as folds accept each sequence once, but
-incomplete."""
+"""Locks a home's spool: shared by the processes that append to it, or exclusive for one that ships
+it from another home. It is a kernel lock on a file beside the log, which ends with the process. Not
+covered: a copy of a spool whose owner runs elsewhere. Shipping it is incomplete but harmless,
+because folds accept each sequence once."""
 
 import fcntl
 from collections.abc import Iterator
@@ -21,11 +21,12 @@ FILE = "log.db"
 
 
 class SpoolInUse(LogError):
-    """The spool is open for appending."""
+    """A process has the spool open for appending."""
 
 
 def own(path: Path) -> IO[str]:
-    """Hold the spool until the file is closed. Raises LogUnavailable while it is drained."""
+    """Take the shared lock, held until the returned file is closed. Raises LogUnavailable while
+    another process drains the spool."""
     lock = _open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -40,7 +41,8 @@ def own(path: Path) -> IO[str]:
 
 @contextmanager
 def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
-    """Open the spool at `path`, a home or its log. Raises SpoolInUse, or LogError if missing."""
+    """Open a spool that no process uses; `path` is a home or its log. Raises SpoolInUse,
+    LogError."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise LogError(f"{path} holds no {FILE}; name the home whose spool is to be shipped")
@@ -60,7 +62,8 @@ def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
 
 
 def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
-    """Copy missing bodies of unshipped (`again`: all) records into `blobs`; return their number."""
+    """Copy the missing blobs of unshipped (`again`: of all) records to `blobs`; return the
+    count."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
     begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)

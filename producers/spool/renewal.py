@@ -1,11 +1,11 @@
-"""Gives a spool that was restored from a backup a new id (old file -> a new one beside it). It
-would number its next events as the broker has them already, and folds would drop them as
-repetitions. Unshipped records go into the new log with their events' ids; one shipped after the
-copy is then in the log twice under one id, and folds drop the second. The old file stays beside it,
-under its source's name.
+"""Gives a spool that was restored from a backup a new id, in a new file. Under the old id, its next
+events would get sequences that the broker has already, and folds would drop them. Unshipped records
+are copied to the new log with their event ids. A record that was shipped after the backup is then
+in the log twice under one id, and folds drop the second. The old file stays beside the new one,
+named after its source.
 
-Guarantees: at every moment a whole log stands at `path`; killed, it can be run again. Not covered:
-receipts, so a call that is retried across this is answered anew.
+Guarantees: `path` always holds a whole log; after a kill, the renewal can be run again. Not
+covered: receipts, so a call that is retried after it goes to the engine again.
 """
 
 import os
@@ -28,16 +28,16 @@ class RenewalResult:
     """The result of a renewal."""
 
     before: str
-    """Former id of the spool."""
+    """Id of the spool before the renewal."""
     source: str
     events: int
-    """Copied unshipped events."""
+    """Number of copied unshipped events."""
     kept: Path
     """Path of the old file, unchanged."""
 
 
 def renew(home: Path) -> RenewalResult:
-    """Give a home's spool a new id. Raises SpoolInUse while a process has it open, LogError."""
+    """Give a home's spool a new id. Raises SpoolInUse if a process has it open, or LogError."""
     path = home / FILE
     temporary = path.with_name(f".{FILE}.renewed")
     _remove(temporary)
@@ -49,7 +49,7 @@ def renew(home: Path) -> RenewalResult:
         _settle(path)
         if not kept.exists():
             os.link(path, kept)
-        # The name of its write-ahead log is the new file's from here on.
+        # From here on, the write-ahead log's name belongs to the new file.
         spool.close()
         _check_wal_empty(path)
         temporary.replace(path)
@@ -58,7 +58,7 @@ def renew(home: Path) -> RenewalResult:
 
 
 def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:
-    """Append a stream's unshipped records; return how many there were."""
+    """Copy a stream's unshipped records to `fresh`; return their number."""
     count = 0
     bounds = zip(
         spool.start(stream), spool.read_ship_offsets(stream), spool.end(stream), strict=True

@@ -6,7 +6,7 @@ So a second prompt rotates the labels by half their number, and only a choice by
 label's score after an empty conversation (`calibration`) is subtracted first. A router of the form
 `head` reads the session's own prompt once; its adapter adds to the labels' logits.
 
-The gateway, the command that composes panels, trials and training build their prompts here. Source:
+Gateway, trials, training and the command that composes panels build their prompts here. Source:
 TRACE, arXiv 2604.05336 (training-free router), with calibration after Zhao et al. 2021, "Calibrate
 before use".
 """

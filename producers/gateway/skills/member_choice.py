@@ -284,8 +284,7 @@ def parse_opening(request: ModelRequest) -> Opening:
 
 
 def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """Return a request's messages. Text prompts become user messages; token prompts are left
-    out."""
+    """Return a request's messages; text prompts count as the user's, token prompts are left out."""
     if request.endpoint == "completions":
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         return [{"role": "user", "content": text} for text in texts]
