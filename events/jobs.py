@@ -322,7 +322,7 @@ class JobRounds(StrictModel):
     tasks: Annotated[int, Field(ge=1)]
     """Most tasks per round."""
     explore: Annotated[float, Field(ge=0, le=1)]
-    """Share of these tasks that are new; the others are failed tasks with another wording."""
+    """Share of a round's tasks that are new; the others are failed tasks with another wording."""
     replay: Annotated[float, Field(ge=0, lt=1)]
     """Share, in groups for written tasks, of a new replay pool of passed tasks, if none exists."""
     patterns: tuple[KnownPattern, ...] = ()

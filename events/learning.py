@@ -391,7 +391,7 @@ class PoolsShifted(Decision):
     rollouts: Count
     """Rollouts of the round: those of one part of the job's budget."""
     failures: Count
-    """Deduplicated failures among these rollouts."""
+    """Deduplicated failures among the round's rollouts."""
     unread: Count = 0
     """Rollouts whose tokens do not decode to their conversation; their failures do not count."""
     pools: tuple[PoolShare, ...]

@@ -96,8 +96,7 @@ def _is_text(part: Any) -> bool:
 def _split_content(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
-    """Return the content without asides and empty parts (unchanged without asides), and the
-    asides."""
+    """Return a content without asides and empty parts, and the asides."""
     if content is None or (isinstance(content, str) and "<" not in content):
         return content, None
     parts = [content] if isinstance(content, str) else content

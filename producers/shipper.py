@@ -174,8 +174,8 @@ class _Session:
         self._turn = 0
 
     def send(self) -> bool:
-        """Send records of all partitions in turn until the window is full. Return False if none
-        exist."""
+        """Fill the window from the partitions in turn. Return False if there is no record to
+        send."""
         ends = self._goal or {stream: self._spool.end(stream) for stream in STREAMS}
         behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
         for number in range(len(behind)):

@@ -1,5 +1,4 @@
-"""Records simulated rollouts: attempts at tasks become `RolloutEnded` events. Names of the reward's
-parts:
+"""Records simulated rollouts: attempts become `RolloutEnded` events. Names of the reward's parts:
 
     DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
                                            a judge
@@ -118,8 +117,7 @@ def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str,
 
 
 def list_verdicts(check: Grade | None) -> tuple[RolloutVerdict, ...]:
-    """Return the additional verdict `check` in the form of a rollout's `verdicts`; () without
-    it."""
+    """Return an additional verdict in the form of a rollout's `verdicts`; () without one."""
     if check is None:
         return ()
     parts = [

@@ -218,7 +218,6 @@ class Checkpointer:
                 )
                 return False
             if kind == "PASSIVE":
-                # Other processes write to the file too, so use its measured size, not only own
-                # writes.
+                # Use the measured size, because other processes write to the file, too.
                 self._since_restart = max(0, frames) * _FRAME_BYTES
             return not busy

@@ -22,8 +22,7 @@ Shape = Literal["lines", "array", "values"]
 IsRecord = Callable[[Any], bool]
 
 MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
-"""Longest record in characters, of at most four bytes each: longer content could not be read
-back."""
+"""Longest record in characters (at most four bytes each) whose content can be read back."""
 
 _MAX_ATTEMPTS: Final = 1_000
 """Most failed attempts after one damage; each costs a scan of the text."""

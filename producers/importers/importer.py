@@ -1,7 +1,7 @@
 """Importing: files of rollouts -> `RolloutEnded` events in the log. A folder is walked recursively
 in sorted order for *.json and *.jsonl, without hidden files. A tau2 folder of `results.json` and
-`simulations/` is one source. A file with another name, or of no known format, is noted as skipped.
-Formats: docs/formats.md.
+`simulations/` is one source. Other files, and undamaged ones of no known format, are noted as
+skipped. Formats: docs/formats.md.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
 importing again appends nothing twice. A blob is stored before its event.

@@ -1,8 +1,7 @@
 """Converts a span by OpenTelemetry's GenAI conventions to a model call (request and answer).
 Attributes are read from the span, or from its event `gen_ai.client.inference.operation.details`, as
-structures or as JSON. Instrumentations leave content out unless
-`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is set; a span without content is unusable.
-Pure."""
+structures or as JSON. Spans only have content if
+`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is set; others are unusable. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -55,8 +54,7 @@ class Chat:
 
 
 def chat_of(span: ClientSpan) -> Chat | None:
-    """Return a span's model call; None for other spans. Raises Unusable if it cannot be
-    recorded."""
+    """Return a span's model call; None for other spans. Raises Unusable if not recordable."""
     attributes = span.attributes
     if attributes.get(OPERATION) not in _CALLS:
         return None

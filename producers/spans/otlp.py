@@ -152,8 +152,7 @@ def _serialize(kind: Kind, message: "Message") -> bytes:
 
 
 def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dict[str, str]:
-    """Parse a JSON body into `request`, with placeholders for long texts. Return placeholder ->
-    text."""
+    """Parse JSON into `request`, with placeholders for long texts; return placeholder -> text."""
     from google.protobuf.json_format import ParseDict, ParseError
 
     if (excess := find_excess(body)) is not None:
@@ -173,8 +172,8 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dic
 
 def _take_long_texts(document: Any) -> dict[str, str]:
     """Replace the long texts of a document by placeholders; return placeholder -> text. Protobuf's
-    parser blocks all threads for 30 ms per megabyte of text. Raises UnicodeEncodeError for half of
-    a surrogate pair."""
+    parser blocks all threads for 30 ms per megabyte. Raises UnicodeEncodeError for lone
+    surrogates."""
     texts: dict[str, str] = {}
     name, waiting = secrets.token_hex(), [document]
     while waiting:

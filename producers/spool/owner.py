@@ -41,8 +41,7 @@ def own(path: Path) -> IO[str]:
 
 @contextmanager
 def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
-    """Open a spool that no process uses; `path` is a home or its log. Raises SpoolInUse,
-    LogError."""
+    """Open an unused spool; `path` is a home or its log. Raises SpoolInUse, LogError."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise LogError(f"{path} holds no {FILE}; name the home whose spool is to be shipped")
@@ -62,8 +61,7 @@ def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
 
 
 def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
-    """Copy the missing blobs of unshipped (`again`: of all) records to `blobs`; return the
-    count."""
+    """Copy missing blobs of unshipped (`again`: all) records to `blobs`; return the count."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
     begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)

@@ -57,7 +57,7 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """Append an event of about `size` bytes; return its id once durable. Raises LogError,
+        """Append about `size` bytes; return the event's id once durable. Raises LogError,
         TooLarge."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(

@@ -2,7 +2,7 @@
 
 The newest records of each partition are read. Conversations are rebuilt call by call from their
 parents. Only a call's session is known if redaction replaced text, or if its parent, body (in a
-blob) or key cannot be read. The same holds for calls that continue it. The next call is then stored
+blob) or key cannot be read. The same holds for calls that continue it, and the next is stored
 whole.
 
 Guarantee: bounded in records and seconds. A call that is not found leads to a longer record or, for

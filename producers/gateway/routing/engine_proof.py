@@ -33,8 +33,7 @@ from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
-"""Sends a completion request (a chat if it has `messages`) to an engine; returns status and
-body."""
+"""Sends a completion request (with `messages`: a chat) to an engine; returns status and body."""
 
 SECONDS: Final = 120.0
 """Seconds to wait for a probe's answer; an engine's first answer may take long."""

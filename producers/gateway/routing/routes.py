@@ -103,9 +103,8 @@ class Choice:
     routed: Routed | None
     """How the policy was chosen; None if no route was used."""
     order: tuple[Policy, ...]
-    """Policies, best first; a later one is used if the earlier ones are missing. Empty if the
-    client named an adapter or model. A version with members that the client named is alone in
-    it."""
+    """Policies, best first; later ones are used if earlier ones are missing. Empty if the client
+    named an adapter or model, but a named version with members is in it, alone."""
     base: str | None = None
     shadow: str | None = None
     shares: Mapping[str, float] | None = None

@@ -110,8 +110,7 @@ class Routing:
             self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """Return a call's route, counted until its block ends. `goes_on`: later calls may
-        follow."""
+        """Return a call's route, counted until its end. `goes_on`: later calls may follow."""
         with self._lock:
             now = self.clock()
             stays = self._sticky.read_policies(session, now)

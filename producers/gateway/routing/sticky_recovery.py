@@ -1,8 +1,8 @@
 """Restores the policies and chosen members of the newest sessions from the spool's events. Calls
 that named an adapter, or that a fallback answered, change nothing. If the chooser did not answer
 for a call that failed, the next call asks it again. Not covered: clocks that were set. Calls with a
-time in the future count as made now. After a clock was set forward, sessions end early and get a
-new draw."""
+time in the future count as made now. After a clock was set forward, sessions end early and are
+drawn again."""
 
 from datetime import datetime
 from typing import Final
@@ -24,7 +24,7 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call was its first to ask the chooser, without an answer -> (call,
+        """Session whose newest call chose first and got no answer of the chooser -> (call,
         policy)."""
 
     def take(self, event: Event) -> None:

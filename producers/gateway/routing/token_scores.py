@@ -1,6 +1,5 @@
-"""Builds requests for the log-probabilities of given tokens after a chat prompt, and reads the
-answers, in vLLM's form. Pure. Not covered: engines without `logprob_token_ids` (vLLM before
-0.32)."""
+"""Requests, in vLLM's form, for the log-probabilities of given tokens after a chat prompt; and
+their answers. Pure. Not covered: engines without `logprob_token_ids` (vLLM before 0.32)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
