@@ -87,10 +87,9 @@ class Limits(StrictModel):
 
 RewardKind = Literal["verdict", "repair", "both", "skill"]
 """Reward of a pool's rollouts. `verdict`: the verdict on the whole episode, less penalties for
-conduct. `repair`: how well the first message repairs the wrong call of the task's lesson; the
-episode ends after that message and its calls. `both`: the larger of the verdict and half of the
-repair reward, over the whole episode. `skill`: whether the rollout shows a skill that successes
-have and failures lack."""
+conduct. `repair`: how well the first message repairs the wrong call of the task's lesson; then the
+episode ends. `both`: the larger of the verdict and half of the repair reward, over the whole
+episode. `skill`: whether the rollout shows a skill that successes have and failures lack."""
 
 
 CHOOSER: Final = "router"
@@ -421,8 +420,7 @@ class JobSpec(StrictModel):
     """Styles of speech for a job that trains a user, used in turn. Empty: the tasks' own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Kinds of task that an agent can win by cheating and that the settings allow all the same.
-    This field changes no result."""
+    """Kinds of task that settings allow although a cheater wins them. It changes no result."""
     seed: Int64 = 0
     """Seed of all random choices: tasks, tokens, first weights."""
     sampler: Sampler = Sampler()

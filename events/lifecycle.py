@@ -88,9 +88,8 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
 
 
 def after(adapter: str, state: State | None, event: ServingEvent) -> State | None:
-    """Return the state of `adapter` after `event`, maybe unchanged; None if the event is not
-    allowed in `state`. `state` is None if no adapter has the name. More rules about routes are in
-    consumers/folds/routing.py."""
+    """Return the state of `adapter` after `event`, maybe unchanged; None if `state` forbids the
+    event. `state` is None if no adapter has the name. consumers/folds/routing.py has more rules."""
     if isinstance(event, VersionProduced):
         return State.PRODUCED if state is None else None
     if state is None:

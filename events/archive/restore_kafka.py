@@ -2,9 +2,8 @@
 sequences and bytes.
 
 Guarantees: every segment is checked before it is sent; every record is acknowledged at its old
-offset, or the restore stops and names it. A second run compares the topics' records with the
-archive and writes none twice. Not covered: an archive that lacks the log's beginning, because a new
-topic begins at 0.
+offset, or the restore stops and names it. A second run compares the topics and writes nothing
+twice. Not covered: an archive that lacks the log's beginning, because a new topic begins at 0.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,8 +3,8 @@ millions of values, each costing far more than its bytes. A cheap count also cou
 brackets inside of strings. If it exceeds the limit, an exact count follows.
 
 Guarantee: the exact count equals the number of values that `json.loads` makes, duplicate keys
-included. For invalid JSON it is at least the number that a parser makes before it fails. Time and
-memory are linear, and other threads run. Pure.
+included. For invalid JSON it is at least what a parser makes before it fails. Time and memory are
+linear, and other threads run. Pure.
 """
 
 import json

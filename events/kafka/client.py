@@ -104,8 +104,7 @@ class Connection:
         )
 
     def _check_protocol(self, error: theirs.KafkaError) -> None:
-        """Raise LogUnavailable if the client is set to PLAINTEXT: a listener that expects TLS or
-        SASL does not answer then."""
+        """Raise LogUnavailable with PLAINTEXT, to which TLS and SASL listeners do not answer."""
         if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
             return
         for host, port in self._servers():

@@ -162,8 +162,7 @@ def writable(
 
 def readable(path: Path) -> sqlite3.Connection:
     """Return a connection that can only read."""
-    # On a read-only file system SQLite cannot make the shared memory by which it sees writers, and
-    # no process can write.
+    # A read-only file system has no writers, and SQLite could not make its shared memory.
     frozen = os.statvfs(path.parent).f_flag & os.ST_RDONLY and not _wal(path).exists()
     return _connect(path, "mode=ro&immutable=1" if frozen else "mode=ro", BUSY_SECONDS)
 

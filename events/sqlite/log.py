@@ -109,8 +109,7 @@ class SqliteLog:
         """Start an append without waiting. The future is done when the entries are durable, and has
         the errors of `append`. The receipt is stored if and only if the entries are."""
         writer = self._write()
-        # Entries are checked here, so a bad entry fails its own batch before the batch shares a
-        # transaction with others.
+        # Checked before the batch shares a transaction, so a bad entry only fails its own batch.
         rows = [columns_of(entry) for entry in entries]
         if not rows:
             nothing: Future[list[Place]] = Future()

@@ -62,7 +62,7 @@ _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
 
 
 class Chooser(Protocol):
-    """Chooses the member of a panel that answers a session."""
+    """Chooses which member of a policy answers a session."""
 
     async def choose(
         self,

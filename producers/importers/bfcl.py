@@ -76,8 +76,8 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether answers without a failure record passed: all answers were judged, and each
-        counted failure is present."""
+        """Return whether answers without failure records passed: all were judged, none is
+        missing."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False

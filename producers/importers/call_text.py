@@ -96,8 +96,8 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call in `{"name": "f", "arguments": {}}` (also under the key `function`) or `{"f":
-    {}}`; else None."""
+    """Return the call `{"name": "f", "arguments": {}}` (maybe in `function`) or `{"f": {}}`, or
+    None."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")

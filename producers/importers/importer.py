@@ -1,7 +1,7 @@
 """Importing: files of rollouts -> `RolloutEnded` events in the log. A folder is walked recursively
 in sorted order for *.json and *.jsonl, without hidden files. A tau2 folder of `results.json` and
-`simulations/` is one source. Other files, and undamaged ones of no known format, are noted as
-skipped. Formats: docs/formats.md.
+`simulations/` is one source. Other files, and whole ones of no known format, are skipped with a
+note. Formats: docs/formats.md.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
 importing again appends nothing twice. A blob is stored before its event.
@@ -97,8 +97,8 @@ def read_rollouts(
     notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
     """Yield every record of the files and folders. `progress` is called with the bytes read since
-    its last call, in total `total_bytes(paths)`. Remarks are added to `notes`. Raises ValueError
-    for an unknown format."""
+    its last call, in total `total_bytes(paths)`. `notes` gets remarks. Raises ValueError for an
+    unknown format."""
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     notes = Notes() if notes is None else notes

@@ -1,9 +1,8 @@
 """Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder with
 `results.json` (without simulations) and `simulations/<id>.json`. A simulation is read with the task
 in its results file, not with the current task of tau2-bench, which may have changed. Both together
-are its canonical record. From a cut-off file, the first simulations are read. Simulations of an
-unreadable task are rejected. Mapping: docs/formats.md; fields of a simulation:
-tau2_simulation.py."""
+are its canonical record. A cut-off file gives its first simulations. Simulations of unreadable
+tasks are rejected. Mapping: docs/formats.md; fields of a simulation: tau2_simulation.py."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """Trajectories of tau-bench (v1): a JSON list of {task_id, reward, info, traj, trial}. The messages
 are in OpenAI's form; `info.task` holds the task; base model and time are missing. A run that raised
-an error has an empty `traj` and `info.error`; its reward of 0 is no verdict. Mapping:
-docs/formats.md."""
+has an empty `traj` and `info.error`; its reward 0 is no verdict. Mapping: docs/formats.md."""
 
 import re
 from collections.abc import Iterator, Mapping

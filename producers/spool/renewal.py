@@ -1,8 +1,8 @@
 """Gives a spool that was restored from a backup a new id, in a new file. Under the old id, its next
 events would get sequences that the broker has already, and folds would drop them. Unshipped records
 are copied to the new log with their event ids. A record that was shipped after the backup is then
-in the log twice under one id, and folds drop the second. The old file stays beside the new one,
-named after its source.
+in the log twice under one id, and folds drop the second. The old file stays beside it, named after
+its source.
 
 Guarantees: `path` always holds a whole log; after a kill, the renewal can be run again. Not
 covered: receipts, so a call that is retried after it goes to the engine again.

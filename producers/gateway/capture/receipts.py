@@ -1,6 +1,6 @@
 """Encrypts receipts that belong to a person. Format: "kr1" | length of the key's id | the key's id
-| sealed value (events/privacy/sealing.py). An empty value, which only marks that an action was
-done, stays empty."""
+| sealed value (events/privacy/sealing.py). An empty value, which only marks a done action, stays
+empty."""
 
 from typing import Final
 

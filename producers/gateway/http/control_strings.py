@@ -65,8 +65,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "<|endoftext|>",
     ),
 }  # fmt: skip
-"""Model family -> strings that delimit messages. Strings that agents write, such as Qwen's
-`<tool_call>`, are left out."""
+"""Model family -> strings that delimit messages, but not those that agents write
+(`<tool_call>`)."""
 
 _FIELDS: Final = ("system", "messages", "tools", "documents", "chat_template_kwargs")
 _LONGEST: Final = 128

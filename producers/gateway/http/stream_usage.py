@@ -1,6 +1,5 @@
 """A request for usage (token counts) changes a stream; this module undoes the change.
-`compare_streams` finds the change from a stream without and one with usage. `StreamUsage` then
-restores chunks. Pure."""
+`compare_streams` finds the change from two streams. `StreamUsage` then restores chunks. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -96,8 +96,8 @@ def _windows(
     text: str, begin: int, end: int, fewest: int, most: int, right: Callable[[str], bool]
 ) -> Iterator[Span]:
     """Yield runs of whole digit groups that satisfy `right` and have `fewest` to `most` characters:
-    from the left, the longest first. Neighbouring text may look like digit groups, so a run may
-    begin and end at any group."""
+    from the left, the longest first. Neighbouring text may look like groups, so any may be the
+    first or last."""
     groups = list(_groups(text, begin, end))
     first = 0
     while first < len(groups):
