@@ -9,8 +9,7 @@ stream `rollouts` is framed:
 With flag BLOB the body (content and arrays) is a content-addressed blob: its sha256 (32 bytes) and
 length (u64) follow the head. A fold never opens a blob, so a missing blob cannot change a
 projection. With flag SEALED the body is encrypted with the key named in header `ce_keyid`
-(privacy/sealing.py). It then includes the head's fields named in `PRIVATE`; `ce_person` is not
-written.
+(privacy/sealing.py). It then includes the head's fields in `PRIVATE`; `ce_person` is not written.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """

@@ -79,8 +79,8 @@ class Decision(EventData):
 
 
 class LeaderClaimed(Decision):
-    """A process claims to lead. The next epoch's first claim wins. Other epochs' decisions do not
-    count."""
+    """A process claims to lead. The first claim of the epoch after the current one wins. Decisions
+    of other epochs do not count."""
 
     TYPE: ClassVar[str] = "LeaderClaimed"
 

@@ -174,8 +174,7 @@ class _Session:
         self._turn = 0
 
     def send(self) -> bool:
-        """Fill the window from the partitions in turn. Return False if there is no record to
-        send."""
+        """Fill the window from the partitions in turn. Return False if no record is to be sent."""
         ends = self._goal or {stream: self._spool.end(stream) for stream in STREAMS}
         behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
         for number in range(len(behind)):

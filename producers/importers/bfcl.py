@@ -76,8 +76,7 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether answers without failure records passed: all were judged, none is
-        missing."""
+        """Return whether answers without a failure record passed: all failures are known."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False

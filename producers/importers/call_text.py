@@ -96,7 +96,7 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call `{"name": "f", "arguments": {}}` (maybe in `function`) or `{"f": {}}`, or
+    """Return the call `{"name": "f", "arguments": {}}` (also in `function`) or `{"f": {}}`, else
     None."""
     if not isinstance(value, dict):
         return None

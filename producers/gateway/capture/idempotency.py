@@ -95,8 +95,7 @@ class Retries:
 
     @asynccontextmanager
     async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
-        """Wait until no call runs with the key. Raises Refused for another request or a long
-        wait."""
+        """Wait until no call has the key. Raises Refused for another request or a long wait."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
         if turn.request != keyed.request:
             raise _another_request()

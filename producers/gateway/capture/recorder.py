@@ -57,7 +57,7 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """Append about `size` bytes; return the event's id once durable. Raises LogError,
+        """Append about `size` bytes; return the event's id once safe. Raises LogError or
         TooLarge."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(

@@ -1,7 +1,7 @@
 """Assigns a call to a session, and to the earlier call of the session that it continues.
 
 A header, else the API key, else the path names the session. An unnamed call may continue an earlier
-call of its key and user, with whose messages and answer it begins. Exactly one session must be
+call of its key and user, with whose messages and answer it begins. Only one session may be
 possible:
 
     one session has it, and no call continues it   this one

@@ -1,6 +1,6 @@
 """Keys of the gateway's clients, stored as hashes only. A key is 256 random bits that `kintsugi
 key` shows once, so its plain SHA-256 can be stored. A token is a key, or KEY~SESSION for agents
-that can only set an API key. If no keys are configured, `none~SESSION` names a session; any other
+that can only set an API key. If no keys are configured, `none~SESSION` names a session; another
 token may be a real key, of which nothing is kept. Every stored hash is compared, in constant time.
 Pure."""
 

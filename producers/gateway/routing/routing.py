@@ -2,8 +2,8 @@
 
 Calls choose on the gateway's event loop; another thread sets routes
 (daemon/roles/route_follower.py). A lock makes choosing and counting one step. So a reader of a
-position also sees all calls that earlier routes chose. It is held for microseconds, and no call
-waits for I/O here.
+position also sees all calls that earlier routes chose. It is held for microseconds; no call waits
+for I/O.
 
 Guarantee: a call is counted from its choice to its end, however it ends. An engine is only asked
 for an adapter that it lists. Without routes, the base answers every alias.

@@ -24,8 +24,7 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call chose first and got no answer of the chooser -> (call,
-        policy)."""
+        """Session whose newest call chose first, without an answer -> (call, policy)."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""
