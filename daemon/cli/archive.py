@@ -1,5 +1,4 @@
-"""`kintsugi log export`, `import`, `trim`: write the log to files, read it, drop what files
-hold."""
+"""`kintsugi log export`, `import`, `trim`: write the log to files, read it, drop archived parts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

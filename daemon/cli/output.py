@@ -1,7 +1,6 @@
 """The output of a command: data on stdout, messages on stderr. With `--json` stdout holds exactly
 one JSON document (JSON Lines for streams of events). Progress is shown only on a terminal. Control
-characters in rollouts are made visible, so that no recorded text can control the reader's terminal.
-"""
+characters in rollouts are made visible, so that no recorded text controls a terminal."""
 
 import json
 import shutil

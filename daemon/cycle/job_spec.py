@@ -137,10 +137,9 @@ def plan_rounds(
     known: Sequence[str],
     aims: Sequence[str] = (),
 ) -> JobRounds:
-    """Return a job's rounds, after each of which the job diagnoses its own rollouts. `patterns` are
-    those of the round `history`, `known` are written tasks outside the job's pools, and `aims` are
-    the patterns of a branch's job. Raise NotTrainable if the budget is below one batch per round.
-    """
+    """Return a job's rounds, after each of which it diagnoses its own rollouts. `patterns` are of
+    round `history`, `known` are written tasks outside the job's pools, `aims` the patterns of a
+    branch's job. Raise NotTrainable for a budget below one batch per round."""
     batches = training.rollouts // (training.groups * training.size)
     if batches < training.rounds:
         raise NotTrainable(

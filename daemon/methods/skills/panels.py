@@ -201,8 +201,8 @@ def _check_count(skills: int) -> None:
 def measure_calibration(
     engine: Engine, base: str, router: PanelRouter
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the options' scores in nats for a conversation without content, a row for each order
-    of the labels. Raise ReplicaError."""
+    """Return the options' scores in nats without content, a row per label order. Raise
+    ReplicaError."""
     tokens = label_router.list_label_tokens(router)
     prompts = label_router.build_calibration_prompts(router)
     return tuple(

@@ -180,8 +180,7 @@ def _has_distinction(
 
 
 def _names_record(answer: Any, wishes: set[str], value: str, other: str) -> bool:
-    """Return whether a word of `wishes` is in the answer's records with `value`, and in none with
-    `other`. Return False if no record has `other`."""
+    """Return whether a word of `wishes` is in the answer's records of `value`, not of `other`."""
     own, foreign = (_collect_record_words(answer, text) for text in (value, other))
     return bool(foreign) and any(len(word) >= _TELLING for word in wishes & (own - foreign))
 
