@@ -1,1 +1,1 @@
-"""The learner: from tasks and the current policy to a LoRA adapter (job, adapter)."""
+"""The learner: a job turns tasks and the current policy into a LoRA adapter (job, adapter)."""

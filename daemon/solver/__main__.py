@@ -5,11 +5,11 @@
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
     python -m daemon.solver reward FILE             rewards of repairs, without torch
 
-It is apart from `kintsugi`, which must start without torch. A job's stdout is JSON Lines alone:
-heartbeats, a line per update, and last its outcome, whatever ends it. Exit codes: 0 done, 1 failed
-(also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes on), 2
-wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one sentence on stderr, after a
-traceback if unexpected.
+It is a program apart from `kintsugi`, because `kintsugi` must start without torch. A job's stdout
+is JSON Lines alone: heartbeats, a line per update, and in any case the job's outcome as the last
+line. Exit codes: 0 done, 1 failed (also when stopped: SIGTERM and SIGINT end it between two
+rollouts, and the same command goes on), 2 wrong usage, a bad spec or a bad line, 3 competence gap.
+Errors are one sentence on stderr, after a traceback if unexpected.
 """
 
 import json
@@ -78,24 +78,25 @@ def _complain(what: object) -> None:
 
 
 def follow() -> int:
-    """Take part in the job of torchrun's first process; return its exit code."""
+    """Take part in the job that torchrun's first process leads; return this process's exit code."""
     from daemon.solver import follower, parallel
 
-    take_keys(os.environ)  # nothing is theirs to open
-    # They stop when the first one does, which may have rollouts to finish.
+    take_keys(os.environ)  # a process that only takes part opens nothing
+    # They do not stop at a signal but when the first process stops, after its rollouts.
     with redirect_stdout(sys.stderr), _stop_signals(), parallel.join_group():
         return follower.follow()
 
 
 def job(options: Namespace, run: Run) -> int:
-    """Run a job and return its exit code; its outcome is the last line of stdout in any case."""
+    """Run a job; return its exit code. The last line of stdout is the job's outcome in any case."""
     say, activity = _lines(sys.stdout), Activity()
     # Output of libraries must not mix with the job's own lines.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping:
         try:
             outcome = run(options, say, activity, stopping)
             code = _EXIT[outcome.outcome]
-        # The boundary of the process: a bug, memory that ran out, a library that calls sys.exit.
+        # The process ends here with any error: a bug, too little memory, a library that calls
+        # sys.exit.
         except BaseException as error:
             outcome = make_failure(error, activity)
             code = WRONG_USAGE if isinstance(error, BadSpec) else FAILED
@@ -153,7 +154,8 @@ def _lines(stream: IO[str]) -> Say:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM and SIGINT inside the block into a wish to stop; yield whether there was one."""
+    """Inside the block, let SIGTERM and SIGINT only request a stop. Yield a function that returns
+    whether a stop was requested."""
     wished = threading.Event()
 
     def wish(_signal: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Compute advantages from the rewards of a batch, and select the groups that teach anything.
+"""Compute advantages from a batch's rewards, and select the groups that can change the policy.
 
-A group is the rollouts of one task. The unshaped verdict selects groups, or the dispersion of
-rewards (DAPO's filter as in Structured Reflection, arXiv 2509.18847); advantages come from shaped
-rewards. An unjudged rollout counts in neither. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no
-scale), AReaL (batch). Plain floats, no torch: the sums are exact in any order.
+A group is the rollouts of one task. Groups are selected by unshaped verdicts, or by the spread of
+their rewards (DAPO's filter as in Structured Reflection, arXiv 2509.18847). Advantages come from
+shaped rewards. An unjudged rollout is left out of both. Sources: GRPO, RLOO (leave one out), Dr.
+GRPO (no scale), AReaL (batch). Plain floats, no torch: the sums are exact in any order.
 """
 
 import math
@@ -19,9 +19,10 @@ def advantages(
     config: AdvantageConfig,
     tokens: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return one advantage per rollout; `groups` names its group, `tokens` counts what it wrote. It
-    is exactly 0 for a group of one or of equal rewards as baseline. Raise ValueError for unequal
-    lengths, rewards that are not finite, or a weight by tokens without them."""
+    """Return one advantage per rollout. `groups` names each rollout's group; `tokens` counts the
+    tokens that each rollout wrote. Advantages are exactly 0 in a group of one rollout or of equal
+    rewards, if the group's mean is the baseline. Raise ValueError for unequal lengths, rewards that
+    are not finite, or a weight by tokens without `tokens`."""
     _check(rewards, groups, config, tokens)
     scaled = [(reward - config.reward.offset) * config.reward.factor for reward in rewards]
     weights = [float(count) for count in tokens or ()] if config.weight == "token" else None
@@ -41,7 +42,7 @@ def advantages(
 
 
 def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of each group's members, groups in the order of their first."""
+    """Return group -> indices of its members; groups are ordered by their first member."""
     members: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -55,7 +56,7 @@ def mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float], weights: Sequence[float], ddof: int) -> float:
-    """Return the weighted standard deviation; 0 for at most `ddof` or equal values."""
+    """Return the weighted standard deviation; 0 for `ddof` values or fewer, or for equal values."""
     total = math.fsum(weights)
     if total <= ddof or min(values) == max(values):
         return 0.0
@@ -86,12 +87,12 @@ def _center(
 
 
 def _difference(value: float, centre: float, among: Sequence[float]) -> float:
-    # The mean of equal numbers need not be that number in floating point: 0.1 three times.
+    # The mean of equal numbers may differ from the number in floating point: 0.1 three times.
     return 0.0 if min(among) == max(among) else value - centre
 
 
 def _scale(values: list[float], spread: float, eps: float) -> list[float]:
-    # Equal values have no scale; dividing by eps would make advantages of a million.
+    # Equal values have deviation 0; dividing by eps alone would make advantages of a million.
     if spread == 0.0:
         return values
     return [value / (spread + eps) for value in values]
@@ -117,15 +118,15 @@ def _check(
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Groups of a batch after the filter."""
+    """Groups of a batch that the filter kept, with figures about all groups."""
 
     groups: tuple[str, ...]
     mixed: frozenset[str]
-    """Groups with both verdicts."""
+    """Groups with both passed and failed rollouts."""
     informative: float
-    """Share of groups with both verdicts; 0 for an empty batch."""
+    """Share of groups with both passed and failed rollouts; 0 for an empty batch."""
     passed: float
-    """Mean over the groups of their pass rates; 0 for an empty batch."""
+    """Mean of the groups' pass rates; 0 for an empty batch."""
 
 
 def keep(
@@ -133,7 +134,8 @@ def keep(
     config: FilterConfig,
     rewards: Mapping[str, Sequence[float]] | None = None,
 ) -> FilterResult:
-    """Select the groups that teach. Raise ValueError if the filter lacks `rewards`."""
+    """Return the groups to train on, from group -> verdicts. Raise ValueError if the filter is on
+    rewards and a group has none."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
     teaching = informative

@@ -1,4 +1,4 @@
-"""Load what a job trains, alike in each of its processes: base, adapter and learner."""
+"""Load what a job trains: the base, the adapter and the learner, equal in each of its processes."""
 
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from events.jobs import JobSpec
 
 
 class CannotBegin(KintsugiError):
-    """The base or adapter of a spec is missing, or not as the spec says."""
+    """The base or the adapter of a spec is missing, or differs from what the spec names."""
 
 
 def checkpoint(spec: JobSpec) -> Path:
-    """Return the folder of the base. Raise CannotBegin."""
+    """Return the folder of the base. Raise CannotBegin if it is missing."""
     folder = Path(spec.checkpoint)
     if not (folder / "config.json").is_file():
         raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
@@ -43,7 +43,7 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
 
 
 def load_base(spec: JobSpec) -> tuple[PreTrainedModel, Base]:
-    """Load a job's base, with its identity. Raise CannotBegin, WrongBase, OSError."""
+    """Load a job's base; return also its identity. Raise CannotBegin, WrongBase, OSError."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
     )
@@ -61,7 +61,7 @@ def load_base(spec: JobSpec) -> tuple[PreTrainedModel, Base]:
 def _place(model: Any, device: str) -> None:
     try:
         model.to(device)
-    # torch reports a missing device in many ways.
+    # torch raises several kinds of errors for a missing device.
     except (RuntimeError, AssertionError) as error:
         message = str(error).splitlines()[0]
         raise CannotBegin(f"{device} cannot be used: {message}; correct `device`") from error

@@ -24,11 +24,11 @@ class Row:
     sequence: TokenSequence
     advantage: float
     rollout_tokens: int
-    """Trainable tokens of the whole rollout (of the row itself if each turn counts by itself)."""
+    """Trainable tokens of the whole rollout; of the row alone if each turn is a rollout."""
 
     @property
     def length(self) -> int:
-        """Number of tokens read and written."""
+        """Number of tokens that the model read and wrote."""
         return len(self.sequence.ids)
 
 
@@ -37,7 +37,7 @@ class BatchSelection:
     """The rollouts of a batch that an update may use."""
 
     judged: tuple[Trajectory, ...]
-    """All trainable rollouts, of any group."""
+    """All trainable rollouts, also those of groups that were not selected."""
     kept: FilterResult
     refused: tuple[Refusal, ...]
 
@@ -48,7 +48,8 @@ def choose(
     ends: frozenset[int],
     temperature: float = 1.0,
 ) -> BatchSelection:
-    """Refuse untrainable rollouts, which count as no failures; select the groups that teach."""
+    """Return the trainable rollouts, the groups to train on, and refusals with reasons. An
+    untrainable rollout does not count as a failure."""
     judged, refused = trainable(trajectories, ends, temperature)
     verdicts: dict[str, list[bool]] = {}
     rewards: dict[str, list[float]] = {}
@@ -61,10 +62,10 @@ def choose(
 
 
 def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
-    """Return the rollouts of these groups as rows, one list per rollout, in the batch's order.
-    Advantages come from all of a group's rollouts, also those that `overlong` = `mask` leaves out;
-    `filter.uniform` = `zero` makes them 0 in a group of one verdict. Rollouts within
-    `filter.min_advantage` of 0 are left out."""
+    """Return the rollouts of `groups` as rows, one list per rollout, in the batch's order.
+    Advantages come from all rollouts of a group, also from those that `overlong` = `mask` leaves
+    out. With `filter.uniform` = `zero`, they are 0 in a group whose verdicts are all equal. A
+    rollout is left out if its advantage is at most `filter.min_advantage` from 0."""
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
     values = advantages(
@@ -95,7 +96,7 @@ def _rows_of(trajectory: Trajectory, advantage: float, algorithm: Algorithm) -> 
 
 
 def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row]]:
-    """Yield at most `count` parts of nearly equal numbers of rollouts, none of them empty."""
+    """Yield `count` parts with nearly equal numbers of rollouts, or fewer parts: none is empty."""
     count = min(count, len(rollouts))
     for number in range(count):
         part = rollouts[number * len(rollouts) // count : (number + 1) * len(rollouts) // count]
@@ -103,7 +104,8 @@ def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row
 
 
 def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Group rows of similar length, within `budget` padded tokens unless a row alone exceeds it."""
+    """Group rows of similar length into batches of `budget` padded tokens; a longer row is
+    alone."""
     batches: list[list[Row]] = []
     for row in sorted(batch, key=lambda row: -row.length):
         longest = batches[-1][0].length if batches else 0
@@ -115,7 +117,7 @@ def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
 
 
 def denominators(batch: Sequence[Row]) -> Denominators:
-    """Return the divisors of the sums over these rows, the same however the rows are cut."""
+    """Return the divisors of the loss's sums over these rows, however they are cut."""
     return Denominators(
         tokens=float(sum(row.sequence.tokens for row in batch)),
         rollouts=math.fsum(row.sequence.tokens / row.rollout_tokens for row in batch),

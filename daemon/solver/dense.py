@@ -1,10 +1,10 @@
 """The forward pass of a dense Qwen3 under a LoRA adapter, for training on a CPU.
 
-Guarantee: it equals the model's own forward, to rounding, in value and gradient (tests). It keeps
+Guarantee: it equals the model's own forward, to rounding, in value and gradient (tests). It stores
 nothing for gradients of base weights. A linear layer is one product, with the adapter added to the
-weights. The last layer's second half runs for scored tokens alone. `takes` tells whether a model is
-of this kind; policy.py runs the others. There is no attention mask: rows are padded on the right,
-which a causal model never sees from the left.
+weights. After its attention, the last layer runs for scored tokens alone. `takes` tells whether a
+model is of this kind; policy.py runs the others. No attention mask is needed: rows are padded on
+the right, and a causal model never reads tokens to the right.
 """
 
 from typing import Any, Final, cast
@@ -22,7 +22,7 @@ _INNER: Final = ("gate_proj", "up_proj", "down_proj")
 
 
 def takes(model: nn.Module) -> bool:
-    """Return whether this module's forward pass equals the model's own."""
+    """Return whether `compute_states` gives the same result as this model's own forward pass."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     if type(base) is not Qwen3ForCausalLM or _has_hooks(base):
         return False
@@ -57,12 +57,12 @@ def _plain(module: nn.Module) -> bool:
     base = module.get_base_layer()
     if type(base) is not nn.Linear or base.bias is not None or module.merged:
         return False
-    # Variants are DoRA and similar methods.
+    # A LoRA variant is DoRA or a similar method.
     return not module.lora_variant and not any(module.lora_bias.values())
 
 
 def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """Return (N, D) normed last hidden states of (B, T) ids where (B, T) `on` is set, in order."""
+    """Return (N, D) normalised last hidden states of those (B, T) ids where (B, T) `on` is true."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     body = base.model
     batch, length = ids.shape
@@ -83,7 +83,7 @@ def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
-    """Return (N, heads * size) attention outputs of each token over those before it."""
+    """Return (N, heads * size) attention outputs; each token attends to itself and earlier ones."""
     own, size = layer.self_attn, layer.self_attn.head_dim
     x = _normalize(layer.input_layernorm, x)
 
@@ -132,7 +132,7 @@ def _apply(function: type[Function], *inputs: Any) -> Tensor:
 
 
 class _LoraProduct(Function):
-    """x (W + U D)^T for a fixed W: the sum is recomputed in the backward pass and never stored."""
+    """Computes x (W + U D)^T for a fixed W. The backward pass computes the sum again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class _LoraProduct(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         x, weight, down, up = ctx.saved_tensors
         back = grad @ torch.addmm(weight, up, down) if ctx.needs_input_grad[0] else None
-        # Laid out so that the sum runs over the long side.
+        # The order of the products makes the sum run over the long side.
         of_up = ((x @ down.T).T @ grad).T
         of_down = (grad @ up).T @ x
         return back, None, of_down, of_up
@@ -174,7 +174,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotation(Function):
-    """Rotary position embedding of pairs from the two halves of a head."""
+    """Rotary position embedding; each pair has one number of each half of a head."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class _Swiglu(Function):
-    """silu(gate) * up; only the two inputs are stored."""
+    """Computes silu(gate) * up, and stores only the two inputs for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The processes of a job other than the first, which only take part in its updates.
+"""Every process of a job but the first: it only takes part in the updates.
 
-They receive each new learner and each batch (parallel.py), hold the same model and add their share
-of the gradient. Their output goes to stderr.
+Such a process receives each new learner and each batch (parallel.py), holds the same model and adds
+its share of the gradient. Its output goes to stderr.
 """
 
 import torch
@@ -15,8 +15,8 @@ from events.jobs import JobSpec
 
 
 def follow() -> int:
-    """Follow until the first process ends; return its exit code. Raise ProcessLoss, and what
-    loading and updating raise: the first process then ends too."""
+    """Take part in updates until the first process ends; return the exit code. Raise ProcessLoss,
+    and any error of loading and updating: the first process then ends too."""
     model: PeftModel | None = None
     learner: Learner | None = None
     while True:

@@ -1,4 +1,4 @@
-"""Run a job: a spec in, an adapter directory out, batch by batch, resumable after a kill.
+"""Run a job: read a spec, train batch by batch, write an adapter directory; resumable after a kill.
 
     with Job(spec, out) as job:
         for progress in job:        # one update each
@@ -10,11 +10,12 @@ pools after each part of the budget. The directory holds `rollouts.jsonl` (journ
 `rounds/N.json` (rounds/record.py), `adapter/` once trained, `checkpoints/N/` where the spec asks
 for them, and `outcome.json` after a competence gap.
 
-Guarantees: a batch is on disk before its update. A killed job makes the updates of its journal
-again and goes on; a finished one repeats its outcome and does nothing. On a CPU with a fixed number
-of threads and rollouts of this process the adapter has the same sha256. Tasks by content without a
-body in the directory, or whose prefix does not replay, are left out, and so are empty pools. One
-process works in a directory; it may lead others (parallel.py), which only update.
+Guarantees: a batch is on disk before its update. A killed job repeats the updates of its journal
+and then continues; a finished job repeats its outcome and does nothing else. On a CPU with a fixed
+number of threads, and rollouts sampled in this process, the adapter always has the same sha256. A
+task by content is left out if the directory lacks its body or its prefix does not replay; empty
+pools are left out too. One process works in a directory. Further processes that it leads
+(parallel.py) only update.
 """
 
 import fcntl
@@ -75,11 +76,11 @@ _LOCK: Final = "lock"
 
 
 class NothingLearnt(KintsugiError):
-    """The budget is spent and no group taught anything."""
+    """The budget of rollouts is spent and no group gave the learner anything to learn from."""
 
 
 class JobInterrupt(KintsugiError):
-    """The job was asked to stop; it can be resumed."""
+    """The job was asked to stop; the same command resumes it."""
 
 
 def run(
@@ -91,7 +92,7 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     keys: Mapping[str, Key] | None = None,
 ) -> Outcome:
-    """Run the job; a KintsugiError or OSError becomes an outcome. `keys`: a person's id -> key."""
+    """Run the job; return also a KintsugiError or OSError as outcome. `keys`: key id -> key."""
     activity = activity or Activity()
     try:
         if finished := outcome_of(spec, out):
@@ -118,7 +119,7 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
 
 
 def check_same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
-    """Raise CannotBegin unless what lies in a directory is of this spec."""
+    """Raise CannotBegin unless `stored`, the content of the file `where`, names this spec."""
     if stored != spec.model_dump(mode="json"):
         raise CannotBegin(f"{where} is the result of another spec; choose another directory")
 
@@ -151,7 +152,7 @@ def _make_outcome(spec: JobSpec, folder: Path, sha256: str, steps: int, used: in
 
 
 class Job:
-    """A job driven by its caller: iterate it, stop at any time, resume later."""
+    """A job that its caller drives: iterate it, stop at any time, resume later."""
 
     def __init__(
         self,
@@ -162,10 +163,10 @@ class Job:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> None:
-        """Load everything and lock the directory; play nothing. Raise NotSupported, CannotBegin,
-        BadAdapter, WrongBase, BadJournal, BadSeal, NothingPlayable, UnknownTask,
-        UnknownEnvironment, AmbiguousEnvironment, NoTemplate, NoTrackerLibrary, TrackerRefusal,
-        OSError, and what a reward's check raises."""
+        """Load base, adapter and tasks, and lock the directory; play no rollout yet. Raise
+        NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal, NothingPlayable,
+        UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate, NoTrackerLibrary,
+        TrackerRefusal, OSError, and what a reward's check raises."""
         check_ranges(spec)
         check_pools(spec)
         if spec.teaches != "agent":
@@ -174,9 +175,9 @@ class Job:
                 "python -m daemon.solver"
             )
         self.requested = spec
-        """Spec as requested: its digest names the journal, and provenance holds it."""
+        """Spec as requested; the journal and the adapter's provenance name its digest."""
         self.spec = spec
-        """Spec as played: without tasks by content whose bodies are missing."""
+        """Spec as played: without the tasks that cannot be played."""
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
@@ -213,10 +214,10 @@ class Job:
         self._trained_on: list[str] = []
         self._refused: list[str] = []
         self._shortfall: str | None = None
-        """Reason why it played fewer rollouts than it may, or None."""
+        """Reason why the job played fewer rollouts than its budget, or None."""
         self._warmed = False
         self._played_with = -1
-        """Optimizer steps of the policy that the source has."""
+        """Number of optimizer steps of the policy that the source of rollouts plays with."""
 
     def __enter__(self) -> Self:
         return self
@@ -225,8 +226,8 @@ class Job:
         self._held.close()
 
     def __iter__(self) -> Iterator[Progress]:
-        """Make one update (or the warm start) per item; the job advances only when iterated. Raise
-        JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
+        """Yield a report after each update or warm start. The job advances only when iterated.
+        Raise JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
         AdapterWriteError, EnvironmentFailure and what source and tracker raise."""
         for progress in self._updates():
             if self._tracker is not None:
@@ -318,7 +319,8 @@ class Job:
     def _next(
         self, named: Sequence[tuple[str, str]], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """Return the journal's next entry, or make it. Raise BadJournal if `named` differs."""
+        """Return the journal's next batch; if there is none, make it and store it. Raise BadJournal
+        unless the batch's (rollout, task) pairs are `named`."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
@@ -363,7 +365,7 @@ class Job:
         return metrics
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
-        """Raise TrainingAbort if no answer has finite log-probabilities, to waste no budget."""
+        """Raise TrainingAbort early if no answer of the batch has finite log-probabilities."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
@@ -408,7 +410,7 @@ class Job:
         return [self._successes[name] for name in dict.fromkeys(names)]
 
     def _warm_start(self, pools: Sequence[str]) -> Progress:
-        """Train supervised, and count later figures and limits anew."""
+        """Train on reference trajectories and own successes, then reset figures and limits."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         began = time.monotonic()
@@ -468,7 +470,7 @@ class Job:
 
     @property
     def _users_err(self) -> bool:
-        """Whether most rollouts had a faulty user, and so do not judge the agent."""
+        """Whether the user failed in most rollouts, so that they say nothing about the agent."""
         return 2 * self.history.unjudged > self.history.rollouts
 
     def _fruitless(self) -> str:
@@ -539,8 +541,8 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Check early that kinds of task exist (one per id prefix: making thousands is slow), and
-        that pools can reward theirs. Raise UnknownTask, and what a reward's check raises."""
+        """Check early that tasks exist (one per id prefix, since making all is slow) and that their
+        pools can reward them. Raise UnknownTask, and any error of a reward's check."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
@@ -553,7 +555,7 @@ class Job:
                 check(self.environments.find(task), self.environments.task(task), pool.name)
 
     def _new_learner(self) -> Learner:
-        # The other processes make theirs now: each begins with the weights of this one.
+        # The other processes make their learners now: each begins with the weights of this process.
         parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 

@@ -3,15 +3,15 @@
     {"format": 1, "spec": sha256}     first line; `lost` names sealed tasks whose keys are gone
     [trajectory, ...]                 then one line per batch, in order
 
-A killed job reads its journal, makes the same updates again and goes on where it was. Turns on a
-person's task are sealed (sampling/seals.py); where a key is gone that an earlier attempt had, the
-journal begins anew. Guarantees: `append` returns when the batch is on disk; a batch that was being
-written when the process died is no batch; a batch that the disk refused is taken back. Not covered:
-two processes with one journal.
+A job that was killed reads its journal, repeats the updates and continues. Turns on a person's task
+are sealed (sampling/seals.py). If a key of an earlier attempt is gone, the journal begins anew.
+Guarantees: `append` returns when the batch is on disk; a batch that was only partly written when
+the process died is ignored; a batch that the disk refused is removed. Not covered: two processes
+with one journal.
 
-The requester of a job puts two files beside it, so that a retry plays and shows the same.
-`definitions.jsonl` has the bodies of the spec's tasks by content (envs/task.py), persons' as
-ciphertext. `successes.json` has the recorded successes of a warm start
+Before a job begins, two files are put beside the journal, so that a retry uses the same tasks and
+examples. `definitions.jsonl` has the bodies of the spec's tasks by content (envs/task.py); bodies
+with a person's words are ciphertext. `successes.json` has the recorded successes of a warm start
 (daemon/jobs/own_successes.py); the spec names its sha256.
 """
 
@@ -36,7 +36,7 @@ from events.registry import first_problem
 SUCCESSES: Final = "successes.json"
 DEFINITIONS: Final = "definitions.jsonl"
 
-# -inf must be readable here, for the learner to refuse it.
+# The learner refuses -inf, so the journal must be able to hold it.
 _BATCH: TypeAdapter[Any] = TypeAdapter(
     tuple[Trajectory, ...], config=ConfigDict(ser_json_inf_nan="constants")
 )
@@ -47,7 +47,7 @@ class BadJournal(KintsugiError):
 
 
 class JournalWriteError(KintsugiError):
-    """The disk refused a batch; the journal is as before."""
+    """The disk refused a batch; the journal is as it was before."""
 
 
 class _Head(StrictModel):
@@ -65,8 +65,8 @@ class Journal:
     """The batches of one job, in order."""
 
     def __init__(self, path: Path, spec: str, seals: Seals = NO_SEALS) -> None:
-        """Open or begin the journal of the spec with this sha256; begin anew if sealed tasks have
-        lost their keys since. Raise BadJournal, BadSeal, JournalWriteError, OSError."""
+        """Open the journal of the spec with sha256 `spec`, or begin one. Begin anew if the key of a
+        sealed task has been lost since. Raise BadJournal, BadSeal, JournalWriteError, OSError."""
         self.path = path
         self._seals = seals
         stored, end = read(path, spec)
@@ -81,12 +81,12 @@ class Journal:
             self._write(_Head(spec=spec, lost=seals.lost).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
-        """Make a batch durable. Raise JournalWriteError."""
+        """Write a batch to disk before returning. Raise JournalWriteError."""
         self._write(_BATCH.dump_json(self._seals.close(batch)))
         self.batches.append(batch)
 
     def close(self) -> None:
-        """Close the file; nothing is pending."""
+        """Close the file; every batch is already on disk."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
@@ -103,15 +103,15 @@ class Journal:
         self._end += len(line) + 1
 
     def _take_back(self) -> None:
-        """Cut the file back to its whole batches; the buffered rest goes with the file object."""
+        """Cut the file back to its whole batches; drop buffered bytes with the file object."""
         os.truncate(self.path, self._end)
         self._file.detach().close()
         self._file = self.path.open("ab")
 
 
 def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
-    """Return the whole batches of this spec's journal, still sealed, and the offset of their end;
-    none and 0 without a file. Raise BadJournal."""
+    """Return the whole batches in this spec's journal, still sealed, and the byte offset of their
+    end. Return no batches and 0 without a file. Raise BadJournal."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
     lines = content[:end].splitlines()
@@ -121,8 +121,8 @@ def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
 
 
 def rename(path: Path, spec: str, other: str) -> None:
-    """Give a spec's journal to another spec of the same job, with new endpoints. Twice is as once,
-    and no file stays none. Raise BadJournal, OSError."""
+    """Make a spec's journal that of `other`, a spec of the same job with new endpoints. A second
+    call changes nothing, nor does a call without a file. Raise BadJournal, OSError."""
     head, end, rest = path.read_bytes().partition(b"\n") if path.exists() else (b"", b"", b"")
     if not end:
         return
@@ -167,12 +167,12 @@ def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
 
 
 def rollout_id(job: str, rollout: str) -> str:
-    """Return the log's id of a rollout that a job calls by this name (batch, group and member)."""
+    """Return the log's id of the rollout that `job` names by batch, group and member."""
     return derive_id(job, "rollout", rollout)
 
 
 def write_successes(trajectories: Sequence[Trajectory]) -> bytes:
-    """Return the content of a file of successes: the same bytes for the same trajectories."""
+    """Return the bytes of `successes.json`: equal trajectories give equal bytes."""
     return _BATCH.dump_json(tuple(trajectories))
 
 
@@ -201,20 +201,20 @@ def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
 
 
 def write_definitions(bodies: Mapping[str, str]) -> bytes:
-    """Return the file of bodies (id by content -> body), the same bytes for the same bodies."""
+    """Return the bytes of `definitions.jsonl` for task id -> body, equal for equal bodies."""
     lines = (json.dumps({"task": task, "body": bodies[task]}) + "\n" for task in sorted(bodies))
     return "".join(lines).encode()
 
 
 def read_definitions(folder: Path) -> dict[str, str]:
-    """Return id by content -> body from a folder's file, {} without one. Bodies are not checked,
-    and lines that are no definitions are left out. Raise OSError."""
+    """Return task id -> body from the folder's `definitions.jsonl`, or {} without that file. Bodies
+    are not checked; lines that are no definitions are skipped. Raise OSError."""
     path = folder / DEFINITIONS
     return parse_definitions(path.read_bytes()) if path.exists() else {}
 
 
 def parse_definitions(content: bytes) -> dict[str, str]:
-    """Return the bodies in the content of a file, as `read_definitions` does."""
+    """Return task id -> body from the bytes of `definitions.jsonl`, like `read_definitions`."""
     bodies: dict[str, str] = {}
     for line in content.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""A kind of job: its check, the files that it is given, and how it is run."""
+"""A kind of job: how its spec is checked, which files it needs, and what runs it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 RunJob = Callable[..., "Outcome"]
-"""Runs a job like `run` of daemon/solver/job.py."""
+"""Runs a job, with the arguments of `run` in daemon/solver/job.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRollouts:
-    """The recorded rollouts that a job learns from, as a file in its directory."""
+    """The file of recorded rollouts that a job learns from; it lies in the job's directory."""
 
     name: str
     content: bytes
     tasks: tuple[str, ...] = ()
-    """Tasks of the rollouts that the spec does not name."""
+    """Tasks of these rollouts, as far as the spec does not name them."""
 
 
 ReadShown = Callable[["App", "Connection", Sequence[str]], ShownRollouts]
-"""Reads the rollouts with these names. Raises NotShown."""
+"""Reads the rollouts with these names from the tables. Raises NotShown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class JobKind:
     """Properties of one kind of job."""
 
     check: Callable[[JobSpec], None]
-    """Raises NotSupported where the spec asks for what this kind does not do."""
+    """Raises NotSupported if the spec asks for something that this kind of job cannot do."""
     load_run: Callable[[], RunJob]
-    """Imports what runs the job: torch takes seconds."""
+    """Imports and returns the function that runs the job; importing torch takes seconds."""
     role: Role = "agent"
     read_shown: ReadShown | None = None
-    """None: the agent's own successes."""
+    """Reads the rollouts to learn from; None: the job learns from the agent's own successes."""

@@ -1,4 +1,4 @@
-"""The kinds of jobs: `agent` is the core's own, methods.py has the others."""
+"""The kinds of jobs: `agent` is defined here, methods.py adds the methods' kinds."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from events.jobs import JobSpec
 
 
 class UnknownKind(KintsugiError):
-    """No method here teaches what a job asks for."""
+    """No kind of job here teaches what the spec names in `teaches`."""
 
 
 def _load_agent() -> RunJob:
@@ -24,11 +24,11 @@ KINDS: Final[Mapping[str, JobKind]] = {
     "agent": JobKind(check=lambda _: None, load_run=_load_agent),
     **METHOD_KINDS,
 }
-"""A spec's `teaches` -> its kind."""
+"""Value of a spec's `teaches` -> the kind of job."""
 
 
 def find_kind(spec: JobSpec) -> JobKind:
-    """Return the kind of a job. Raise UnknownKind."""
+    """Return the kind of the spec's job. Raise UnknownKind."""
     kind = KINDS.get(spec.teaches)
     if kind is None:
         raise UnknownKind(
@@ -40,7 +40,7 @@ def find_kind(spec: JobSpec) -> JobKind:
 
 
 def check_supported(spec: JobSpec) -> None:
-    """Raise NotSupported or UnknownKind if this learner does not do what a spec asks for."""
+    """Check that this learner can do what the spec asks for. Raise NotSupported, UnknownKind."""
     check_ranges(spec)
     find_kind(spec).check(spec)
     check_pools(spec)

@@ -43,8 +43,8 @@ _REFERENCE: Final = "reference"
 
 
 def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """Add a fresh adapter to a model, whose own weights are frozen. One factor begins at 0, so that
-    outputs stay; `seed` draws the other, without the global generator. Raise BadAdapter."""
+    """Add a fresh adapter to a model, and freeze the model. One factor begins at 0, so outputs do
+    not change; `seed` draws the other, without the global generator. Raise BadAdapter."""
     _check_targets(model, settings)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -54,8 +54,8 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
 def attach_head(
     model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
 ) -> PeftModel:
-    """Add an adapter of a frozen model's head: the logit of each of K tokens gains the product of
-    its row of (K, D) `rows` with the last hidden state. Raise BadAdapter for other settings."""
+    """Add an adapter to the head of a frozen model. It adds to each of K tokens' logits the product
+    of its row of (K, D) `rows` and the last hidden state. Raise BadAdapter."""
     _, head = parts(model)
     name = next(name for name, module in model.named_modules() if module is head)
     if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
@@ -91,8 +91,8 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Raise BadAdapter unless targets are linear layers and the rank fits. The head may be one: its
-    adapter changes no embedding that shares its weights."""
+    """Raise BadAdapter unless the targets are linear layers and the rank fits. The head may be a
+    target: its adapter does not change an embedding that shares the head's weights."""
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
         layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
@@ -111,7 +111,8 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Provenance]:
-    """Load an adapter for training, and a frozen copy as reference. Raise BadAdapter, WrongBase."""
+    """Load an adapter for training, and a frozen copy of it as the reference policy. Return the
+    model and the adapter's provenance. Raise BadAdapter, WrongBase."""
     provenance = verify(folder)
     check_base(provenance, model, folder)
     parent = read_adapter(folder, model)
@@ -125,7 +126,7 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
 
 @contextmanager
 def reference(model: PeftModel) -> Iterator[None]:
-    """Make the model the policy that training began with (base or parent), inside the block."""
+    """Inside the block, make the model answer as before training (base or parent adapter)."""
     if _REFERENCE not in model.peft_config:
         with model.disable_adapter():
             yield
@@ -138,7 +139,7 @@ def reference(model: PeftModel) -> Iterator[None]:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return name -> parameter for everything that an optimizer may change."""
+    """Return name -> parameter for each parameter that an optimizer may change."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -168,7 +169,8 @@ def _tensors(model: PeftModel) -> dict[str, Tensor]:
 
 
 def _peft_config(model: PeftModel, provenance: Provenance) -> dict[str, Any]:
-    """Return PEFT's configuration, with the base's name for its path and the settings' targets."""
+    """Return PEFT's configuration, with the base's name, not its path, and the settings'
+    targets."""
     config = model.peft_config[_TRAINED].to_dict()
     config |= {"base_model_name_or_path": provenance.base.name, "inference_mode": True}
     config["target_modules"] = sorted(provenance.lora.targets)

@@ -1,12 +1,12 @@
-"""The policy loss: one function, and every published variant of it as a switch.
+"""The policy loss: one function, with a switch for each published variant.
 
     L = aggregate( w * surrogate(r, A) + beta * KL(policy || reference) )
 
-r is the ratio of the policy to the one recomputed before the update, A the advantage, and w the
-weight of truncated importance sampling, which corrects for the sampler's arithmetic. Sources: PPO
-(clip), dual clip (Ye et al. 2020), GSPO (sequence ratios), DAPO (asymmetric clip, token mean), Dr.
-GRPO (`dr`), TIS and IcePop (`truncate`, `mask`), Schulman's k1, k2, k3. Shapes: B sequences of T
-tokens. Tokens outside the mask are in no ratio, divergence or denominator.
+r is the ratio of a token's probabilities after and before the update, both computed by the learner.
+A is the advantage. w is the weight of truncated importance sampling: it corrects for the sampler's
+arithmetic. Sources: PPO (clip), dual clip (Ye et al. 2020), GSPO (sequence ratios), DAPO
+(asymmetric clip, token mean), Dr. GRPO (`dr`), TIS and IcePop (`truncate`, `mask`), Schulman's k1,
+k2, k3. Shapes: B sequences of T tokens. Tokens outside the mask never count.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class LossInputs:
     old_logp: Tensor
     """(B, T) log-probabilities recomputed by the learner before the update."""
     mask: Tensor
-    """(B, T) 1 for tokens that the model wrote."""
+    """(B, T) 1 for tokens that the model wrote, else 0."""
     advantage: Tensor
     """(B,) advantage of each sequence."""
     sampler_logp: Tensor | None = None
@@ -35,12 +35,12 @@ class LossInputs:
     ref_logp: Tensor | None = None
     """(B, T) log-probabilities of the reference; needed by the KL penalty."""
     rollout_tokens: Tensor | None = None
-    """(B,) trainable tokens of the whole rollout; None: each sequence is a rollout."""
+    """(B,) trainable tokens of each sequence's whole rollout; None: each sequence is a rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """Divisors of the sums of a whole step, so that micro-batches and ranks add up."""
+    """Divisors for the sums of a whole step, so that micro-batches and processes add up."""
 
     tokens: float
     rollouts: float
@@ -49,17 +49,18 @@ class Denominators:
 
     @classmethod
     def of(cls, mask: Tensor, rollout_tokens: Tensor | None = None) -> Self:
-        """Return the denominators of one batch, which may be the step's batches concatenated."""
+        """Return the denominators of a batch, for example of all micro-batches together."""
         own = mask.double().sum(-1)
         total = own if rollout_tokens is None else rollout_tokens.double()
-        # A sequence counts as its share of its rollout, and a row without trainable tokens as none.
+        # A sequence counts as its part of its rollout's tokens; a row without trainable tokens
+        # counts as 0.
         share = own / total.clamp(min=1.0)
         return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
 
 
 def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None = None) -> Tensor:
-    """Return the scalar loss of a batch, 0 without trainable tokens; `over`: the step's
-    denominators (default: the batch's). Raise ValueError for missing log-probabilities."""
+    """Return the scalar loss of a batch; 0 without trainable tokens. `over`: denominators of the
+    step (default: of this batch). Raise ValueError if needed log-probabilities are missing."""
     mask = batch.mask.to(batch.logp.dtype)
     change = log_change(batch, config)
     ratio = log_ratio(batch.logp, change, mask, config.level).exp()
@@ -74,7 +75,7 @@ def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None
 
 def log_change(batch: LossInputs, config: LossConfig) -> Tensor:
     """Return (B, T) logp - old, 0 outside the mask."""
-    # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
+    # The mask comes before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
     change = torch.where(batch.mask > 0, batch.logp - batch.old_logp, 0.0)
     if config.log_ratio_clamp is None:
         return change
@@ -82,7 +83,7 @@ def log_change(batch: LossInputs, config: LossConfig) -> Tensor:
 
 
 def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """Return the (B, T) log ratio of each token, or of its whole sequence."""
+    """Return (B, T) log ratios: each token's own, or that of its whole sequence at each token."""
     if level == "token":
         return change
     total = (change * mask).sum(-1, keepdim=True)
@@ -96,7 +97,7 @@ def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tenso
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
-    """Return PPO's (B, T) clipped loss with asymmetric bounds, and dual clip below."""
+    """Return PPO's (B, T) clipped loss with asymmetric bounds; dual clip bounds it where A < 0."""
     clipped = ratio.clamp(1 - config.lo, 1 + config.hi)
     loss = torch.maximum(-advantage * ratio, -advantage * clipped)
     if config.dual is None:
@@ -105,7 +106,7 @@ def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
 
 
 def tis_weight(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
-    """Return the (B, T) detached weight exp(old - roll), truncated or masked."""
+    """Return the (B, T) detached weight exp(old_logp - sampler_logp), truncated or masked."""
     weight = sampler_ratio(batch, mask, config)
     if config.mode == "truncate":
         return weight.clamp(config.lo, config.hi)
@@ -113,7 +114,7 @@ def tis_weight(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
 
 
 def sampler_ratio(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
-    """Return (B, T) detached exp(old - roll) of a token, or of its whole sequence."""
+    """Return (B, T) detached exp(old_logp - sampler_logp), per token or per whole sequence."""
     if batch.sampler_logp is None:
         raise ValueError("TIS needs the sampler's log-probabilities; the batch has none")
     gap = torch.where(mask > 0, batch.old_logp - batch.sampler_logp, 0.0).detach()
@@ -135,7 +136,8 @@ def divergence(batch: LossInputs, change: Tensor, config: KlConfig) -> Tensor:
 
 
 def estimate(x: Tensor, config: KlConfig) -> Tensor:
-    """Return the divergence from x = logp - ref per token. Source: Schulman, `Approximating KL`."""
+    """Return the divergence per token from x = logp - ref_logp. Source: Schulman, `Approximating
+    KL`."""
     if config.estimator == "k1":
         return x
     if config.estimator == "k2":
@@ -154,7 +156,7 @@ def aggregate(
     over: Denominators,
     rollout_tokens: Tensor | None = None,
 ) -> Tensor:
-    """Return the scalar loss; tokens outside the mask count nowhere."""
+    """Return the scalar loss from (B, T) `loss`; tokens outside the mask do not count."""
     loss = torch.where(mask > 0, loss, 0.0)
     if config.aggregation == "token-mean":
         return loss.sum() / (over.tokens or 1.0)

@@ -1,4 +1,4 @@
-"""Wire the learner with the methods: kinds of jobs, rewards of pools, and commands beside jobs."""
+"""Connect the learner with the methods: their kinds of jobs, rewards and commands."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -12,10 +12,10 @@ from daemon.solver.reward import VERDICT, Reward
 from events.jobs import RewardKind
 
 METHOD_KINDS: Final[Mapping[str, JobKind]] = {"user": USER, "router": ROUTER}
-"""A spec's `teaches` -> its kind, for all but the agent."""
+"""Value of a spec's `teaches` -> the kind of job, except `agent`."""
 
 REWARDS: Final[Mapping[RewardKind, Reward]] = {"verdict": VERDICT, "repair": REPAIR, "both": BOTH}
 """A pool's `reward` -> its computation; `check_pools` of spec.py refuses any other."""
 
 COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"reward": print_rewards}
-"""First argument of `python -m daemon.solver` -> the command, which returns its exit code."""
+"""First argument of `python -m daemon.solver` -> its command, which returns an exit code."""

@@ -1,8 +1,9 @@
-"""Spread one step over processes: each scores its share of the rows, gradients are summed.
+"""Spread one training step over processes: each scores its share of the rows, gradients are summed.
 
 Every process gets the same rollouts and computes the same advantages and denominators, so only
-gradients and figures are exchanged. Base and adapter are whole in every process: clipping, the
-optimizer and saving are those of one. Without a process group (torchrun) all of this does nothing.
+gradients and figures are exchanged. Every process holds the whole base and adapter, so clipping,
+optimizer and saving work as in a single process. Without a process group (torchrun) these functions
+do nothing.
 
 In a job the first process tells the others (follower.py) of each new learner and each update, after
 `join_group`. A process that loses another one exits, so that none waits for ever. Not covered: a
@@ -28,11 +29,11 @@ from events.jobs import JobSpec
 T = TypeVar("T")
 
 _PATIENCE: Final = timedelta(days=30)
-"""Longest wait for a message: the first process may play for hours."""
+"""Longest wait for a message; long because the first process may play rollouts for hours."""
 
 
 class ProcessLoss(KintsugiError):
-    """Another process of the job is gone."""
+    """Another process of this job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Message: nothing more is coming."""
+    """Message: the job is over."""
 
     code: int
 
@@ -78,14 +79,14 @@ def join_group() -> Iterator[int]:
 
 
 def broadcast(word: Word) -> None:
-    """Send a message to the other processes, if any. Raise ProcessLoss."""
+    """Send a message from the first process to the others, if any. Raise ProcessLoss."""
     if _Words.channel is not None:
         with _exchange():
             group.broadcast_object_list([word], src=0, group=_Words.channel)
 
 
 def receive() -> Word:
-    """Return the first process's next message. Raise ProcessLoss."""
+    """Wait for the first process's next message, and return it. Raise ProcessLoss."""
     heard: list[Any] = [None]
     with _exchange():
         group.broadcast_object_list(heard, src=0, group=_Words.channel)
@@ -118,12 +119,12 @@ def count() -> int:
 
 
 def share(items: Sequence[T]) -> Sequence[T]:
-    """Return this process's part of the common items."""
+    """Return the items that this process has to handle: every n-th of them, for n processes."""
     return items[group.get_rank() :: group.get_world_size()] if _together() else items
 
 
 def begin_alike(parameters: Iterable[Tensor]) -> None:
-    """Give every process the weights of the first."""
+    """Copy the first process's weights into every process."""
     if _together():
         with _exchange():
             for parameter in parameters:
@@ -131,7 +132,7 @@ def begin_alike(parameters: Iterable[Tensor]) -> None:
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Sum each gradient over the processes; one without rows adds 0."""
+    """Sum each gradient over the processes; a process without rows adds 0."""
     if not _together():
         return
     with _exchange():
@@ -142,7 +143,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def gather(value: T) -> list[T]:
-    """Return this value of every process, in the order of their ranks."""
+    """Return the `value` of each process, in the order of their ranks."""
     if not _together():
         return [value]
     values: list[T | None] = [None] * count()

@@ -1,7 +1,7 @@
 """Compare the loss with a file of cases that an independent implementation computed.
 
 The file holds `inputs` (logp, old, roll, ref, mask as B x T, adv as B) and `cases`: name ->
-{config, loss, grad}, the last one the gradient with respect to logp. Everything is float64.
+{config, loss, grad}; `grad` is the gradient with respect to logp. Everything is float64.
 """
 
 import math
@@ -21,7 +21,7 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 TOLERANCE: Final = 1e-6
-"""Largest error of a loss or of an element of a gradient."""
+"""Largest allowed error of a loss or of an element of a gradient."""
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -31,7 +31,7 @@ class BadFixture(KintsugiError):
 
 
 class CaseConfig(StrictModel):
-    """Configuration in the fixture's words, with its defaults."""
+    """Configuration under the fixture's names, with the fixture's defaults."""
 
     level: Level = "token"
     lo: float = 0.2
@@ -47,7 +47,7 @@ class CaseConfig(StrictModel):
     t_max: int | None = None
 
     def loss(self) -> LossConfig:
-        """Return the same configuration in the product's terms."""
+        """Return the same configuration as this project's LossConfig."""
         return LossConfig(
             level=self.level,
             lo=self.lo,
@@ -80,7 +80,7 @@ class Inputs(StrictModel):
 
 
 class Fixture(BaseModel):
-    """Part of the file that is read here."""
+    """The part of the fixture file that `compare` needs."""
 
     inputs: Inputs
     cases: Annotated[dict[str, Case], Field(min_length=1)]
@@ -99,17 +99,17 @@ class Fixture(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Errors of the product's loss against the file's."""
+    """Largest errors of the project's loss against the fixture's results."""
 
     cases: int
     max_loss_error: float
     max_grad_error: float
     worst: str
-    """Name of the case with the largest error of either kind."""
+    """Name of the case with the largest error of loss or gradient."""
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether both errors are within the tolerance; a NaN never is."""
+        """Whether both errors are within the tolerance; False if one is NaN."""
         return self.max_loss_error <= TOLERANCE and self.max_grad_error <= TOLERANCE
 
 
@@ -122,7 +122,7 @@ def read(path: Path) -> Fixture:
 
 
 def compare(fixture: Fixture) -> Parity:
-    """Run the product's loss on every case; return the largest errors."""
+    """Compute the project's loss for every case; return the largest errors."""
     errors = {name: _errors(fixture.inputs, case) for name, case in fixture.cases.items()}
     return Parity(
         cases=len(errors),
@@ -148,7 +148,7 @@ def _errors(inputs: Inputs, case: Case) -> tuple[float, float]:
 
 
 def _largest(errors: Iterable[float]) -> float:
-    # max() would pass over a NaN that is not the first.
+    # max() would miss a NaN that is not the first value.
     values = list(errors)
     return math.inf if any(math.isnan(error) for error in values) else max(values)
 

@@ -1,9 +1,9 @@
-"""Log-probabilities of sampled tokens, of any causal language model of transformers.
+"""Compute log-probabilities of sampled tokens with any causal language model of `transformers`.
 
-Logits are computed only where the model wrote something, as a conversation is mostly prompt, and
-normalised in float32 or wider. Guarantee: the numbers of the model's own forward, to rounding.
-`check` compares the two on a probe and refuses a model that does more than its head (soft capping,
-scaled logits), and one with dropout, whose log-probabilities would vary.
+Logits are computed only for written tokens, since a conversation is mostly prompt, and normalised
+in float32 or wider. Guarantee: the numbers equal those of the model's own forward, to rounding.
+`check` compares the two on a probe. It refuses a model that changes logits after its head (soft
+capping, scaling), and one with dropout, because its log-probabilities would vary.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from daemon.solver.batch import MicroBatch
 from events.errors import KintsugiError
 
 _TILE: Final = 2**24
-"""Number of logits held at once: 64 MiB of them."""
+"""Number of logits in memory at once: 64 MiB of them."""
 
 
 class IncompatibleModel(KintsugiError):
@@ -28,7 +28,7 @@ class IncompatibleModel(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores of a micro-batch, 0 outside the mask."""
+    """Log-probabilities and entropies of a micro-batch, 0 outside the mask."""
 
     logp: Tensor
     """(B, T - 1) log-probability of each written token, in nats."""
@@ -37,7 +37,7 @@ class Scores:
 
 
 def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scores:
-    """Return the log-probabilities of a micro-batch, with gradient where that is enabled."""
+    """Return log-probabilities and entropies of a micro-batch, with gradient if autograd is on."""
     on = batch.mask > 0
     head = parts(model)[1]
     hidden, written = _compute_states(model, batch.ids, on), batch.ids[:, 1:][on]
@@ -55,8 +55,8 @@ def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scor
 
 
 def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """Return (N, D) last hidden states that predict written tokens. Rows are padded on the right,
-    which a causal model never sees from the left, so the fast attention without a mask will do."""
+    """Return (N, D) last hidden states that predict written tokens. No padding mask is needed: rows
+    are padded on the right, and a causal model never reads to the right."""
     if dense.takes(model):
         return dense.compute_states(model, ids, nn.functional.pad(on, (0, 1)))
     output: Any = parts(model)[0](input_ids=ids, use_cache=False)
@@ -71,7 +71,7 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Return whether a head is a plain matrix without gradient, and whole on this device."""
+    """Return whether `head` is a plain matrix without gradient that lies whole on this device."""
     if type(head) is not nn.Linear or head.bias is not None:
         return False
     return type(head.weight) is nn.Parameter and not head.weight.requires_grad
@@ -86,8 +86,8 @@ def _score_tokens(
 
 
 class _TokenScores(Function):
-    """Log-probabilities through a fixed head, tile by tile: no whole (N, V) matrix is ever built.
-    Keeps their gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature."""
+    """Computes log-probabilities through a fixed head in tiles; the (N, V) matrix is never built
+    whole. Stores their gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature."""
 
     @staticmethod
     def forward(
@@ -123,7 +123,7 @@ def _tile(
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
     logits.sub_(logits.amax(-1, keepdim=True))
-    # Relative to the largest logit, which becomes 0: nothing overflows.
+    # Logits are taken relative to the largest, which becomes 0, so that nothing overflows.
     chances = logits.exp()
     total = chances.sum(-1, keepdim=True)
     chances.div_(total)
@@ -135,7 +135,7 @@ def _tile(
 
 
 def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Return the layers up to the last hidden state, and the head that computes logits from it."""
+    """Return the model's layers up to the last hidden state, and the head that computes logits."""
     base: Any = model
     if isinstance(model, PeftModel):
         base = model.get_base_model()
@@ -177,7 +177,7 @@ def _check_dropout(model: nn.Module) -> None:
 
 
 def check_ids(model: nn.Module, highest: int) -> None:
-    """Raise IncompatibleModel for ids beyond the vocabulary: they index outside the matrix."""
+    """Raise IncompatibleModel if the highest id is outside the model's vocabulary."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(

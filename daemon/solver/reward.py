@@ -1,4 +1,4 @@
-"""Worth of a rollout by the reward of its pool (events/jobs.py, RewardKind)."""
+"""Compute a rollout's reward by the rule of its pool (events/jobs.py, RewardKind)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Worth of a rollout; None for the unjudged."""
+    """Success and reward of a rollout; None for an unjudged rollout."""
 
     success: bool | None
-    """Unshaped: of the repair where it alone counts, else the verdict."""
+    """Whether the repair succeeded if it alone counts, else the unshaped verdict."""
     reward: float | None
     repair: float | None = None
-    """Part of the repair; None where the verdict alone counts."""
+    """The reward's part for the repair; None if only the verdict counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """Facts for a reward beside the verdict."""
+    """Facts that a reward may need beside the verdict."""
 
     task: TaskDefinition
     turns: Sequence[Turn]
     messages: Sequence[Message]
-    """Messages of the episode, its prefix included."""
+    """Messages of the episode, including the messages that the task begins with."""
     chat: "Chat"
     form: RepairForm
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """Computation of the reward of a pool's rollouts."""
+    """A rule that computes the reward of a pool's rollouts."""
 
     weigh: Callable[[Worth, RolloutFacts], Worth]
-    """Returns a rollout's worth; the first argument is its worth by the verdict alone."""
+    """Returns a rollout's worth. Its first argument is the worth by the verdict alone."""
     check: Callable[[Environment, TaskDefinition, str], None] | None = None
-    """Raises KintsugiError if a task of the named pool cannot be rewarded so."""
+    """Raises KintsugiError if a task of the named pool cannot be rewarded by this rule."""
     most_steps: int | None = None
-    """Steps after which an episode ends; None: those of its environment."""
+    """Maximum steps of an episode; None: the environment's maximum."""
     rules: str | None = None
-    """Name and version of the rules that judge a rollout; None: those of its task."""
+    """Name and version of the rules that judge a rollout; None: the rules of its task."""
 
     def choose_limits(self, environment: Environment) -> Limits:
-        """Return the limits of an episode with this reward."""
+        """Return the limits of an episode whose rollout gets this reward."""
         if self.most_steps is None:
             return environment.limits
         return replace(environment.limits, max_steps=self.most_steps)
@@ -64,7 +64,7 @@ VERDICT: Final = Reward(lambda verdict, _: verdict)
 def describe_user_fault(
     task: TaskDefinition, termination: Termination | str | None, reason: str
 ) -> str | None:
-    """Return why a user's fault leaves an episode unjudged, or None, quoting no person's task."""
+    """Return how the user failed in an unjudged episode, or None. Do not quote a person's task."""
     if termination != Termination.USER_ERROR:
         return None
     return reason if task.salt is None and reason else "the user erred"

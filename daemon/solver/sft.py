@@ -1,7 +1,7 @@
-"""Supervised training on token trajectories: the policy before RL, and warm starts.
+"""Supervised training on token sequences: for the policy before RL, and for warm starts.
 
-The loss is the cross-entropy of written tokens, its mean over a batch's; it trains all parameters
-that require a gradient. The order of the examples is a function of the seed.
+The loss is the mean cross-entropy of a batch's written tokens. All parameters that require a
+gradient are trained. The order of the examples is a function of the seed.
 """
 
 import math
@@ -35,8 +35,8 @@ class SftStep(StrictModel):
 def train(
     model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
 ) -> Iterator[SftStep]:
-    """Train, one optimizer step per item; it advances only when iterated. Raise ValueError without
-    a written token, UnstableUpdate, IncompatibleModel."""
+    """Yield the figures of each optimizer step; training advances only when iterated. Raise
+    ValueError if the model wrote no token, UnstableUpdate, IncompatibleModel."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
@@ -100,8 +100,8 @@ def take_step(
     losses: Iterable[Tensor],
     what: str,
 ) -> tuple[float, float]:
-    """Take one optimizer step on the sum of some losses; return that and the gradient's norm before
-    clipping to `limit`. Raise UnstableUpdate, which names `what`."""
+    """Take one optimizer step on the sum of `losses`. Return that sum and the gradient's norm
+    before it is clipped to `limit`. Raise UnstableUpdate; its text names the step by `what`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
@@ -117,7 +117,7 @@ def take_step(
 
 
 def mean_loss(model: nn.Module, examples: Iterable[TokenSequence], micro_tokens: int) -> float:
-    """Return the mean loss of examples in nats per written token, without training."""
+    """Return the mean loss in nats per written token of these examples; do not train."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     device = next(model.parameters()).device
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Read a job's spec (events/jobs.py), compute its identity, and select what can be played of it.
+"""Read a job's spec (events/jobs.py), compute its digest, and drop tasks that cannot be played.
 
-The digest is that of the spec before tasks are dropped.
+The digest is of the requested spec, before tasks are dropped.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ from events.streams import MAX_VALUE_BYTES
 
 
 class NothingPlayable(KintsugiError):
-    """A job has no playable task left to teach."""
+    """A job has no playable task left to learn from."""
 
 
 class BadInput(KintsugiError):
@@ -28,13 +28,13 @@ class BadInput(KintsugiError):
 
 
 class BadSpec(BadInput):
-    """The file is no spec of a job, or one with a value outside its range."""
+    """The file is not a spec of a job, or has a value outside its range."""
 
 
 _MOST_BYTES: Final = 4 * MAX_VALUE_BYTES
-"""Maximum size of a file: a spec fits into an event, and its file is indented."""
+"""Maximum bytes of a spec's file: indented, it is larger than in an event."""
 _MOST_VALUES: Final = MAX_VALUE_BYTES // 4
-"""Maximum number of values: the shortest id in a list takes so many bytes."""
+"""Maximum number of values in a spec: the shortest id in a list takes four bytes."""
 
 
 def read_spec(path: Path) -> JobSpec:
@@ -51,7 +51,7 @@ def parse_spec(content: bytes) -> JobSpec:
     """Return the spec in a JSON text. Raise BadSpec, which names the field."""
     if len(content) > _MOST_BYTES:
         raise BadSpec(f"it is longer than {_MOST_BYTES:,} bytes; name fewer tasks")
-    # The model describes every wrong value, which takes a minute for some millions.
+    # Pydantic describes every wrong value: that takes a minute for some millions of them.
     if content.count(b",") > _MOST_VALUES:
         raise BadSpec(f"it has more than {_MOST_VALUES:,} values; name fewer tasks")
     try:
@@ -77,7 +77,7 @@ class NotSupported(KintsugiError):
 
 
 def check_ranges(spec: JobSpec) -> None:
-    """Raise NotSupported for values of a spec outside their ranges."""
+    """Raise NotSupported if a value of the spec is outside its range."""
     if problem := find_excess(spec):
         raise NotSupported(problem)
 
@@ -105,7 +105,7 @@ def digest(spec: JobSpec) -> str:
 
 
 def list_tasks(spec: JobSpec) -> list[str]:
-    """Return a spec's tasks, each once, and those that its rounds must not write again."""
+    """Return a spec's tasks, each once, including those that its rounds must not write again."""
     pools = (task for pool in spec.pools for task in pool.all_tasks)
     siblings = spec.warm_start.siblings if spec.warm_start else ()
     known = spec.rounds.known if spec.rounds else ()
@@ -113,8 +113,8 @@ def list_tasks(spec: JobSpec) -> list[str]:
 
 
 def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
-    """Return the spec without these tasks (itself without any), and without pools and a warm start
-    that become empty. Raise NothingPlayable if nothing is left to learn."""
+    """Return the spec without the `missing` tasks, and without pools and a warm start that become
+    empty. Raise NothingPlayable if no task is left to learn from."""
     if not missing:
         return spec
     dropped = frozenset(missing)

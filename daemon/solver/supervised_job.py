@@ -1,10 +1,10 @@
-"""The shell of a supervised job: its directory, its lock, its tracker, its outcome.
+"""Common parts of supervised jobs: directory, lock, tracker and outcome.
 
     job = SupervisedJob("router.json", RouterResult, teach)
     outcome = job.run(spec, out, report)
 
-`teach` opens the run's tasks, trains and returns `save_result`'s outcome or another. A killed job
-begins anew, and a finished one repeats its outcome.
+`teach` opens the run's tasks, trains, and returns an outcome, such as that of `save_result`. A
+killed job begins anew; a finished job repeats its outcome.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ _LOCK: Final = "lock"
 
 @dataclass(frozen=True, slots=True)
 class SupervisedRun:
-    """A job with its directory and callbacks."""
+    """A supervised job at work, with its directory and callbacks."""
 
     spec: JobSpec
     out: Path
@@ -52,11 +52,11 @@ class SupervisedRun:
     activity: Activity = field(default_factory=Activity)
     stopping: Callable[[], bool] = lambda: False
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """Id -> key of a person whose tasks it shows."""
+    """Key id -> key of a person whose tasks the job is trained on."""
 
     def open(self, phase: str) -> "OpenRun":
-        """Set the number of threads, and open the tasks. Raise NothingPlayable, UnknownEnvironment,
-        EnvironmentBroken, BadJournal, BadSeal, NoTemplate."""
+        """Set the number of threads, and return the tasks that can be played. Raise
+        NothingPlayable, UnknownEnvironment, EnvironmentBroken, BadJournal, BadSeal, NoTemplate."""
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
         self.activity.phase = phase
@@ -66,14 +66,14 @@ class SupervisedRun:
         return OpenRun(drop_unplayable(self.spec, environments), environments, chat)
 
     def check_stop(self, steps: int) -> None:
-        """Raise JobInterrupt if the job shall stop; `steps` were taken."""
+        """Raise JobInterrupt if the job was asked to stop after `steps` optimizer steps."""
         if self.stopping():
             raise JobInterrupt(f"stopped after {steps} steps; run the same command to begin again")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """Opened tasks of a run."""
+    """The spec, environments and chat of a run whose tasks are open."""
 
     spec: JobSpec
     """Spec without the tasks that cannot be played."""
@@ -82,40 +82,40 @@ class OpenRun:
 
 
 class BestWeights:
-    """The weights of an adapter at its best."""
+    """Copy of an adapter's weights at the best step so far."""
 
     def __init__(self, model: PeftModel) -> None:
         self._parameters = trainable_parameters(model)
         self._best: dict[str, Tensor] = {}
 
     def remember(self) -> None:
-        """Remember the weights as they are now."""
+        """Copy the model's present weights."""
         self._best = {name: weight.detach().clone() for name, weight in self._parameters.items()}
 
     def restore(self) -> None:
-        """Put the remembered weights into the model."""
+        """Put the copied weights back into the model."""
         with torch.no_grad():
             for name, weight in self._best.items():
                 self._parameters[name].copy_(weight)
 
 
 class JobResult(StrictModel, ABC):
-    """Result of a finished job, beside its adapter."""
+    """Result of a finished job, stored beside its adapter."""
 
     @property
     @abstractmethod
     def taken(self) -> int:
-        """Optimizer steps of the adapter."""
+        """Number of optimizer steps that made the adapter."""
 
     @property
     @abstractmethod
     def shown(self) -> int:
-        """Examples that training was shown."""
+        """Number of examples that the job was trained on."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The result in a sentence."""
+        """One sentence that describes the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class SupervisedJob:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> Outcome:
-        """Run the job; KintsugiError and OSError become outcomes. `keys`: a person's id -> key."""
+        """Run the job; return also a KintsugiError or OSError as outcome. `keys`: key id -> key."""
         run = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
         try:
             check_supported(spec)
@@ -189,7 +189,8 @@ def save_result(
     figures: str,
     result: JobResult,
 ) -> Outcome:
-    """Save result and adapter, and return the outcome. `parent`: sha256 of the adapter before."""
+    """Save result and adapter; return the outcome. `parent`: sha256 of the adapter it began
+    with."""
     run.activity.phase = "saving"
     spec, out = run.spec, run.out
     provenance = Provenance(
@@ -202,7 +203,7 @@ def save_result(
         spec=spec.model_dump(mode="json"),
         fingerprint=probe_model(model),
     )
-    # The adapter is last: with it the job is over.
+    # The adapter is written last: once it is there, the job is finished.
     replace_file(out / figures, result.model_dump_json(indent=1).encode(), is_durable=True)
     save(model, out / ADAPTER, provenance)
     outcome = _read_outcome(spec, out, figures, type(result))

@@ -1,13 +1,13 @@
 """Choose the tasks of a batch: pools by their shares, tasks of a pool in shuffled order.
 
-Replay pools keep their share. Among the others a share falls as its pool is passed:
+Replay pools keep their share. The share of any other pool falls as its tasks are passed:
 
     weight = share × (1 − EMA of its groups' pass rates), at least .05 of the share
 
 Systematic sampling spreads the groups: each pool gets its expected number, rounded up or down by
-chance. With environments apart, a batch is of the one that is furthest behind the sum of its shares
-so far. The draw depends only on the spec, the batch's number, the verdicts so far and the pools
-that rounds left.
+chance. With `environments` = `apart`, each batch is from one environment: the one furthest behind
+the sum of its shares so far. The draw depends only on the spec, the batch's number, the verdicts so
+far and the pools that rounds left.
 """
 
 from bisect import bisect_right
@@ -23,11 +23,11 @@ from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec, TaskPool
 
 _LEAST: Final = 0.05
-"""Least part of its share that a pool keeps however often it is passed, against forgetting."""
+"""A pool keeps at least this part of its share, however often it is passed, against forgetting."""
 
 
 class Choice:
-    """State that tasks are drawn from."""
+    """Draws the tasks of a job's batches, and holds the state for it."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
@@ -37,20 +37,20 @@ class Choice:
         self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
         self._owed: defaultdict[str | None, float] = defaultdict(float)
-        """Environment -> groups that it is behind the sum of its shares, if kept apart."""
+        """Environment -> groups that its shares still owe it; used if environments are apart."""
         self._due: str | None = None
         self._shifts = 0
 
     def find_pool(self, task: str) -> TaskPool:
-        """Return the pool of a task."""
+        """Return the pool that has the task."""
         return self._pools[task]
 
     def pool(self, task: str) -> str:
-        """Return the name of a task's pool."""
+        """Return the name of the pool that has the task."""
         return self._pools[task].name
 
     def shift(self, pools: Sequence[TaskPool]) -> None:
-        """Draw from these pools now; dropped tasks stay in the figures of their last pool."""
+        """Draw from `pools` from now on. A task that was dropped still counts for its last pool."""
         self.pools = tuple(pools)
         self._pools.update({task: pool for pool in pools for task in pool.tasks})
         self._drawn.clear()
@@ -58,7 +58,7 @@ class Choice:
         self._shifts += 1
 
     def draw(self, batch: int, *, refill: bool = False) -> list[str]:
-        """Draw and count a batch's tasks; a `refill` keeps the environment of the last batch."""
+        """Draw and count the tasks of a batch. With `refill`, keep the last batch's environment."""
         if self.spec.sampler.environments == "apart":
             self._take_turn(refill=refill)
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
@@ -73,7 +73,7 @@ class Choice:
             self.passed[name] = keep * before + (1 - keep) * rate
 
     def shares(self) -> dict[str, float]:
-        """Return pool -> its share of the next batch; the shares sum to 1."""
+        """Return pool name -> share of the next batch; the shares sum to 1."""
         total = sum(pool.share for pool in self.pools)
         targets = [pool for pool in self.pools if not pool.replay]
         weights = {pool.name: self._weight(pool) for pool in targets}
@@ -103,13 +103,13 @@ class Choice:
         return {name: part / sum(own.values()) for name, part in own.items()}
 
     def _take_turn(self, *, refill: bool) -> None:
-        """Choose the environment of a batch; a refill keeps it, and is charged all the same."""
+        """Choose the environment of a batch. With `refill`, keep it, but count the batch."""
         groups = self.spec.sampler.groups
         places = dict.fromkeys(self._environment(pool.name) for pool in self.pools)
         for name, share in self.shares().items():
             self._owed[self._environment(name)] += share * groups
         if not refill:
-            # The first of equals: pools have an order.
+            # max takes the first of equals: pools have an order.
             self._due = max(places, key=lambda place: self._owed[place])
         self._owed[self._due] -= groups
 
@@ -118,7 +118,7 @@ class Choice:
         return None if place == self.spec.environment else place
 
     def _next(self, name: str) -> str:
-        """Return a pool's next task: all of them in shuffled order, then shuffled anew."""
+        """Return a pool's next task: all in shuffled order, then all in a new shuffled order."""
         pool = next(pool for pool in self.pools if pool.name == name)
         turn, place = divmod(self._drawn[name], len(pool.tasks))
         self._drawn[name] += 1

@@ -2,9 +2,9 @@
 
 A trajectory is a rollout's turns; a turn is one call of the model: the token ids that the sampler
 read, and the ids and log-probabilities that it drew. Nothing is ever made from text: decoding and
-encoding again gives other ids. `sequences` joins turns as far as each prompt begins with everything
-before it. Where a chat template breaks that (one that drops earlier reasoning), a new sequence
-begins; batch.py weighs such parts so that the rollout counts once.
+encoding again gives other ids. `sequences` joins turns as long as each prompt begins with all
+earlier ids. A chat template may break that by dropping earlier reasoning; then a new sequence
+begins, and batch.py weighs the parts so that the rollout counts once.
 
 Guarantees: every completion id is in exactly one sequence and marked as written, the end token
 included; every other id is not. What cannot be trained on is refused with a reason, never repaired.
@@ -21,7 +21,7 @@ from events.messages import StrictModel
 from events.rollouts import is_logprob
 
 ORACLE: Final = "oracle"
-"""Name of the policy in reference trajectories."""
+"""Name of the policy in trajectories that the oracle played."""
 
 _MOST_IDS: Final = 2**31
 
@@ -32,12 +32,12 @@ class Sampling(StrictModel):
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
-    """Number of most likely tokens drawn from; 0: all."""
+    """Number of most likely tokens to draw from; 0: all tokens."""
     repetition_penalty: float = Field(default=1.0, gt=0)
 
     @property
     def neutral(self) -> bool:
-        """Whether tokens came from the plain softmax at this temperature."""
+        """Whether tokens are drawn from the plain softmax at `temperature`, without cuts."""
         return self.top_p == 1.0 and self.top_k == 0 and self.repetition_penalty == 1.0
 
 
@@ -47,11 +47,11 @@ class Turn:
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """Ids with the end token if the model wrote one."""
+    """Token ids that the model wrote, including the end token if there is one."""
     logprobs: tuple[float, ...]
     """Log-probability of each completion id, in nats, under the distribution it was drawn from."""
     truncated: bool = False
-    """Whether a limit cut the turn off before its end token."""
+    """Whether a limit ended the turn before its end token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,26 @@ class Trajectory:
 
     rollout: str
     group: str
-    """Id of the group, whose rollouts attempt one task and are compared."""
+    """Id of the group; its rollouts attempt the same task and are compared."""
     task: str
     policy: str
     turns: tuple[Turn, ...]
     success: bool | None
-    """Unshaped verdict, or that on the repair where it alone counts; None if unjudged."""
+    """Unshaped verdict, or the repair's success if it alone counts; None if unjudged."""
     reward: float | None
     sampling: Sampling = field(default_factory=Sampling)
     malformed: int = 0
-    # Left out where there is none: stored files of successes keep their sha256.
+    # Fields that are None are not written, so that stored files of successes keep their sha256.
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
-    """Reward of the first message's repair, within `reward`; None where it does not count."""
+    """Reward of the first message's repair, a part of `reward`; None if it does not count."""
     user_fault: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """Why its user's part is wrong, so that it has no verdict; else None."""
+    """How the user failed, so that the rollout has no verdict; else None."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """Encrypted turns of a person's task; `turns` is empty then. In a journal alone (seals.py)."""
+    """Encrypted turns of a person's task; `turns` is then empty. Only in journals (seals.py)."""
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the last turn was cut off."""
+        """Whether a limit cut the last turn off."""
         return bool(self.turns) and self.turns[-1].truncated
 
     @property
@@ -95,7 +95,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Ids that the model read or wrote in one go; the three lists have one length."""
+    """Ids that the model read and wrote as one sequence; the three lists have one length."""
 
     ids: tuple[int, ...]
     written: tuple[bool, ...]
@@ -120,7 +120,7 @@ class Refusal:
 def trainable(
     trajectories: Iterable[Trajectory], ends: frozenset[int], temperature: float = 1.0
 ) -> tuple[list[Trajectory], list[Refusal]]:
-    """Return trainable trajectories, and the others with reasons; `ends` are end-of-turn tokens."""
+    """Return trainable trajectories, and refused ones with reasons. `ends`: end-of-turn tokens."""
     kept: list[Trajectory] = []
     refused: list[Refusal] = []
     for trajectory in trajectories:
@@ -148,7 +148,7 @@ def untrainable(
         last = number == len(trajectory.turns) - 1
         if reason := _defect(turn, ends, last):
             return f"turn {number}: {reason}"
-    # Last: a rollout without tokens may be unjudged for that alone.
+    # This check is last: a rollout without tokens may be unjudged for that reason alone.
     if trajectory.success is None or trajectory.reward is None:
         return "nobody judged it" if trajectory.user_fault is None else "its user erred"
     if not math.isfinite(trajectory.reward):
@@ -170,7 +170,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
     if max(turn.prompt_ids) >= _MOST_IDS or max(turn.completion_ids) >= _MOST_IDS:
         return "a token id of more than 31 bits"
     for logprob in turn.logprobs:
-        # Structured decoding reports -inf.
+        # Structured decoding reports -inf for tokens that its grammar forbids.
         if not is_logprob(logprob):
             return f"a log-probability of {logprob:g}"
     if turn.truncated and not last:
@@ -183,12 +183,13 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
 def sequences(
     trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
 ) -> list[TokenSequence]:
-    """Return its turns as sequences: one while prompts extend what was before, or one per turn."""
+    """Return the trajectory's turns as sequences: joined while each prompt begins with all earlier
+    ids, or one sequence per turn."""
     return [_join_turns(turns) for turns in _runs(trajectory.turns, unit)]
 
 
 def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[list[Turn]]:
-    """Yield runs of turns in which each prompt begins with the run's ids so far."""
+    """Yield runs of turns in which each prompt begins with all earlier ids of the run."""
     run: list[Turn] = []
     ids: tuple[int, ...] = ()
     for turn in turns:

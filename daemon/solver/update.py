@@ -1,11 +1,11 @@
-"""One GRPO step: rollouts in, a changed adapter and its figures out.
+"""One GRPO step: change an adapter by a batch of rollouts, and return figures.
 
     choose -> advantages -> mini-batches -> [old, reference] -> loss -> gradient -> step
 
-Sums are divided by the denominators of the whole mini-batch, so that its cut into micro-batches or
-over processes changes nothing but rounding. A step is a function of weights, optimizer state and
-rollouts, without random numbers. A loss or gradient that is not finite raises `UnstableUpdate`
-before the optimizer sees it; so does a figure.
+Sums are divided by the denominators of the whole mini-batch. So dividing it into micro-batches or
+among processes changes only rounding. A step is a function of weights, optimizer state and
+rollouts, without random numbers. A loss, gradient or figure that is not finite raises
+`UnstableUpdate`, before the optimizer takes a step.
 """
 
 import math
@@ -57,14 +57,14 @@ def adamw(
 
 
 _CACHED: Final = 2048
-"""Most padded tokens of a micro-batch on a CPU; docs/LOG.md has the measurements."""
+"""Maximum padded tokens of a micro-batch on a CPU; docs/LOG.md has the measurements."""
 
 
 @dataclass(slots=True)
 class _Micro:
     padded: MicroBatch
     old_logp: Tensor | None = None
-    """Log-probabilities before the update; None: those of the first, updating pass itself."""
+    """Log-probabilities before the update; None: the updating pass computes them."""
     ref_logp: Tensor | None = None
 
 
@@ -90,7 +90,7 @@ class Learner:
         self.temperature = temperature
         """Temperature of the sampler, which divides logits before they are normalised."""
         self.micro_tokens = micro_tokens
-        """Padded tokens per micro-batch: bounds memory and changes no result."""
+        """Maximum padded tokens per micro-batch: limits memory and does not change results."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
         self.parameters = trainable_parameters(model)
         parallel.begin_alike(self.parameters.values())
@@ -103,11 +103,11 @@ class Learner:
         return next(iter(self.parameters.values())).device
 
     def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
-        """Return which of these rollouts could be trained on."""
+        """Return which of these rollouts the learner can train on."""
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch, unless no group teaches. Raise UnstableUpdate, IncompatibleModel."""
+        """Train on the groups that teach, if any. Raise UnstableUpdate, IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
@@ -168,7 +168,7 @@ class Learner:
         return batches
 
     def _micro_tokens(self) -> int:
-        """Return the bound, lowered where more tokens would only exceed the CPU's caches."""
+        """Return the maximum tokens of a micro-batch, lower on a CPU because of its caches."""
         return min(self.micro_tokens, _CACHED) if self.device.type == "cpu" else self.micro_tokens
 
     def _optimizer_step(
@@ -176,7 +176,8 @@ class Learner:
     ) -> tuple[float, float]:
         self.optimizer.zero_grad(set_to_none=True)
         losses = list(self._backward(micros, over, tally))
-        # Summed before the check, so that no process stops while another waits for it.
+        # Gradients are summed before the check, so that no process stops while another waits for
+        # it.
         loss = math.fsum(parallel.gather(sum(losses)))
         parallel.add_gradients(self.parameters.values())
         if not math.isfinite(loss):
@@ -224,7 +225,7 @@ class Learner:
 
 
 def check_figures(when: str, figures: Mapping[str, float | None]) -> None:
-    """Raise UnstableUpdate for a figure that is not finite."""
+    """Raise UnstableUpdate if a figure is not finite."""
     for name, value in figures.items():
         if value is not None and not math.isfinite(value):
             raise UnstableUpdate(
@@ -233,7 +234,8 @@ def check_figures(when: str, figures: Mapping[str, float | None]) -> None:
 
 
 def clip_gradient(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
-    """Clip the gradient to a norm; return the norm before that, or what is not finite in it."""
+    """Clip the gradient to the norm `limit`. Return its norm before that, or a text that tells
+    which gradients are not finite."""
     gradients = [p.grad for p in parameters.values() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if torch.isfinite(norm):

@@ -1,9 +1,10 @@
-"""Reference trajectories: the environment's oracle, as tokens that the policy could have written.
+"""Reference trajectories: episodes of the environment's oracle, as tokens that the policy could
+write.
 
 The oracle's message is rendered in the chat template and parsed like the policy's; the episode gets
-the parsed message, so a reference that passes proves its tokens. The first message has the aside
-that a task expects. Guarantee: prompts are those of the policy. An oracle that does not solve a
-task gives a failed trajectory, which is left out.
+the parsed message, so a reference that passes proves its tokens. If a task expects an aside (a text
+apart from the answer), the first message has it. Guarantee: prompts are equal to the policy's. An
+oracle that does not solve a task gives a failed trajectory, which is left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from envs.task import TaskDefinition
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
-    """Play the oracle's episode of a task as rollout `name`, with log-probabilities of 0: the
+    """Play a task with the oracle; return it as rollout `name`. Log-probabilities are 0 because the
     oracle is deterministic. Raise EnvironmentFailure, NoTemplate."""
     with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = Episode(environment, task)
@@ -53,12 +54,12 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 def references(
     find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield each task's reference, passed or not, as rollouts `name`/0, `name`/1 and so on."""
+    """Yield a reference trajectory for each task, passed or not, named `name`/0, `name`/1, ..."""
     for number, task in enumerate(tasks):
         environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")
 
 
 def examples(shown: Sequence[Trajectory]) -> list[TokenSequence]:
-    """Return the passed trajectories as sequences, for training."""
+    """Return the trajectories that passed as token sequences for training."""
     return [part for trajectory in shown if trajectory.success for part in sequences(trajectory)]

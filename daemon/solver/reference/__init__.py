@@ -1,1 +1,1 @@
-"""Training and evaluation of the reference policy (adapter)."""
+"""Training and evaluation of the reference policy, a small model for tests (adapter)."""

@@ -1,7 +1,7 @@
-"""Training data of the reference policy: tokens of the oracle of shop at work.
+"""Training data of the reference policy: conversations of the `shop` environment's oracle, as
+tokens.
 
-Tasks for training, for choosing settings and for reported figures have seeds in ranges that never
-overlap; nothing else should train or test the policy on them.
+Training, choosing settings and reported figures use separate ranges of seeds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from events.messages import Message
 
 TRAINING: Final = range(10_000_000, 20_000_000)
 DEVELOPMENT: Final = range(20_000_000, 21_000_000)
-"""Seeds that recipe and step are chosen on."""
+"""Seeds of the tasks on which recipe and training step are chosen."""
 HELD_OUT: Final = range(30_000_000, 31_000_000)
 """Seeds of the tasks behind the model card's figures."""
 
 VOCABULARY_SEEDS: Final = TRAINING[:100]
-"""Seeds whose tasks of every kind contain all pieces of JSON and all words of shop."""
+"""Seeds whose tasks of every kind contain all words of `shop` and all pieces of its JSON."""
 PHASE_SEEDS: Final = 1_000_000
 
 
@@ -45,14 +45,15 @@ def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
 def demonstrations(
     shop: Shop, tokens: PreTrainedTokenizerFast, shares: Mapping[str, float], phase: int, seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield demonstrations endlessly, with kinds in these shares, each of its own seed."""
+    """Yield demonstrations endlessly. `shares` gives the share of each kind of task; each
+    demonstration has its own seed."""
     first = TRAINING[phase * PHASE_SEEDS]
     for task in shop.mixture(shares, seed=seed, first_task=first):
         yield demonstration(tokens, transcript(shop, task))
 
 
 def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) -> TokenSequence:
-    """Return a conversation as ids; the assistant's words and end tokens count as written."""
+    """Return a conversation as ids; the assistant's words and end tokens are marked as written."""
     ids = tokenizer.encode(tokens, tokenizer.render(tokens, messages))
     start = tokenizer.token_id(tokens, tokenizer.START["assistant"])
     end = tokenizer.token_id(tokens, tokenizer.END)

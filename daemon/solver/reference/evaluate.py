@@ -1,11 +1,11 @@
-"""Measure a reference policy, kind by kind: the figures of its model card.
+"""Measure a reference policy on each kind of task: the figures of its model card.
 
     python -m daemon.solver.reference.evaluate --out figures.json
 
 Protocol: temperature 1; 400 tasks per kind from seeds that neither trained the policy nor chose
 anything about it; 8 attempts (a group) at each task of plain and weak kinds, 2 at others. Figures:
-pass^1, and the share of groups that neither all pass nor all fail, from which group-relative
-learning can learn. Intervals are 95 % over tasks (envs/statistics.py), each for its kind alone.
+pass^1, and the share of groups with both passed and failed attempts, since only these teach
+group-relative learning. Intervals are 95 % over tasks (envs/statistics.py), separate for each kind.
 """
 
 import argparse
@@ -32,24 +32,24 @@ from events.messages import StrictModel
 
 SLOTS: Final = 128
 LENGTH: Final = 512
-"""Tokens of the longest conversation."""
+"""Maximum tokens of a conversation."""
 ANSWER: Final = 64
-"""Tokens of the longest answer."""
+"""Maximum tokens of an answer."""
 
 GROUP: Final = 8
-"""Attempts at a task that one step of learning compares."""
+"""Number of attempts at one task that a training step compares."""
 PAIR: Final = 2
 
 COMPETENT: Final = 0.93
-"""Least lower bound of pass^1 of every plain kind."""
+"""The lower bound of pass^1 must reach this in every plain kind of task."""
 WEAKNESS: Final = (0.15, 0.50)
-"""Interval for pass^1 of a weak kind."""
+"""Range in which pass^1 of a weak kind must lie."""
 INFORMATIVE: Final = 0.3
-"""Share of informative groups that a weak kind must exceed."""
+"""A weak kind must have a larger share of informative groups than this."""
 
 
 class Estimate(StrictModel):
-    """Mean over tasks with its 95 % interval."""
+    """Mean over tasks, with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -57,7 +57,7 @@ class Estimate(StrictModel):
 
     @classmethod
     def of(cls, interval: Interval) -> Self:
-        """Return an interval as it is stored."""
+        """Return the estimate that stores this interval."""
         return cls(value=interval.value, low=interval.low, high=interval.high)
 
     def __str__(self) -> str:
@@ -71,11 +71,11 @@ class Figures(StrictModel):
     trials: int
     passed: Estimate
     informative: Estimate
-    """Share of tasks with passed and failed trials; depends on the number of trials."""
+    """Share of tasks with both passed and failed trials; it depends on the number of trials."""
 
     @property
     def weak(self) -> bool:
-        """Whether the kind can be learnt in groups and is not yet mastered."""
+        """Whether the policy has not yet mastered the kind but can learn it in groups."""
         low, high = WEAKNESS
         return low <= self.passed.value <= high and self.informative.value > INFORMATIVE
 
@@ -83,7 +83,7 @@ class Figures(StrictModel):
 def measure(
     checkpoint: Path, kinds: Iterable[str], seeds: Sequence[int], trials: int
 ) -> dict[str, Figures]:
-    """Attempt each task of these kinds `trials` times, as a group."""
+    """Return figures by kind, from `trials` attempts at each task of these kinds, as a group."""
     shop, wanted = Shop(), list(kinds)
     policy = Policy.load(checkpoint, checkpoint.name)
     player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
@@ -102,7 +102,7 @@ def measure(
 
 
 def figures(groups: Sequence[Sequence[bool]]) -> Figures:
-    """Return a kind's figures from each task's verdicts. Raise ValueError without tasks."""
+    """Return figures from the verdicts of each group. Raise ValueError without groups."""
     return Figures(
         tasks=len(groups),
         trials=min(map(len, groups)),

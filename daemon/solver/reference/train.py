@@ -43,13 +43,13 @@ from envs.shop.kinds import PLAIN
 from events.messages import StrictModel
 
 CONTEXT: Final = 1024
-"""Positions of the model; the longest conversation of its training has about 250."""
+"""Number of positions of the model; the longest training conversation has about 250."""
 INIT: Final = 0.02
 """Standard deviation of fresh weights."""
 WEIGHTS: Final = "model.safetensors"
 
 Mix = Callable[[Iterator[TokenSequence], Phase, int], Iterator[TokenSequence]]
-"""Takes a phase's demonstrations, the phase and its place; returns them with others mixed in."""
+"""Takes a phase's demonstrations, the phase and its index; returns them with others mixed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Step:
 
 
 class Test(StrictModel):
-    """Figures of a step on development seeds."""
+    """Figures of a checkpoint on tasks of development seeds."""
 
     step: int
     phase: str
@@ -73,15 +73,15 @@ class Test(StrictModel):
 
     @property
     def merit(self) -> tuple[bool, int, float]:
-        """Sort key of the choice among steps: competence, kinds to learn, then the plain mean."""
+        """Sort key to choose a checkpoint: competence, number of weak kinds to learn, mean."""
         plain = [self.kinds[kind].passed.value for kind in PLAIN]
         weak = sum(self.kinds[kind].weak for kind in WEAK)
         return min(plain) >= 0.96, weak, sum(plain)
 
 
 def fresh_model(tokens: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Return a Qwen3 of 0.9 million random weights. Matrices that add to the residual stream begin
-    smaller, by the root of the number of additions (Radford et al. 2019)."""
+    """Return a Qwen3 with 0.9 million random weights. Matrices that add to the residual stream
+    begin smaller, divided by the root of the number of additions (Radford et al. 2019)."""
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(_config(tokens))
     depth = len(model.model.layers)
@@ -124,7 +124,7 @@ def train(
     seed: int,
     mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, a step per item. Phases begin with new optimizers, so with weights alone."""
+    """Train the model in place; yield each step. Each phase begins with new optimizers."""
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
@@ -189,14 +189,14 @@ def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, directory: Pa
 
 
 def test(checkpoint: Path, step: Step) -> Test:
-    """Test a checkpoint on development seeds, as thoroughly as its phase asks for."""
+    """Test a checkpoint on as many development seeds as the phase of its step asks for."""
     seeds = DEVELOPMENT[: step.phase.test_tasks]
     kinds = measure(checkpoint, (*PLAIN, *WEAK), seeds, step.phase.test_trials)
     return Test(step=step.number, phase=step.phase.name, tokens=step.tokens, kinds=kinds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, test, and choose a checkpoint."""
+    """Train, test, and choose a checkpoint; return the exit code."""
     options = build_parser("daemon.solver.reference.train").parse_args(arguments)
     return run(options, RECIPE, vocabulary(Shop()))
 

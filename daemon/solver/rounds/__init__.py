@@ -1,1 +1,1 @@
-"""The inner loop of a job: its own rollouts diagnosed, tasks written, pools shifted (Rounds)."""
+"""Rounds of a job: diagnose its own rollouts, write tasks, change its task pools (Rounds)."""

@@ -1,7 +1,7 @@
-"""A rollout of a job as an event with its messages, from its tokens.
+"""Make the event of a job's rollout, with its messages, from the rollout's tokens.
 
-An episode is a function of its task and of what the agent wrote: decoding each turn and playing the
-environment again gives the conversation back, whatever sampled it, also after a kill.
+An episode is a function of its task and of the agent's answers. So decoding each turn and playing
+the environment again gives the same conversation, whatever sampled it, also after a kill.
 """
 
 from daemon.engine.chat import Chat
@@ -19,7 +19,7 @@ from producers.simulation import Provenance, build_rollout_event
 
 
 class UnreadableRollout(KintsugiError):
-    """The tokens of a rollout do not give its conversation back; the text tells why."""
+    """A rollout's tokens do not give its conversation back; the error text tells why."""
 
 
 def build_event(
@@ -51,7 +51,7 @@ def build_event(
 def _play_again(
     environment: Environment, chat: Chat, attempt: Attempt, trajectory: Trajectory
 ) -> Rollout | None:
-    """Return the judged episode of these turns; None where it ends before the last."""
+    """Return the judged episode of the trajectory's turns; None if it ends before the last turn."""
     task = attempt.task
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=attempt.seed)
@@ -66,7 +66,7 @@ def _play_again(
                 episode.receive(chat.message(turn.completion_ids, len(episode.messages)))
         play_user_turn(episode, user)
         if episode.turn is Party.AGENT:
-            # The model was asked for no further turn: its context was full.
+            # The model was not asked for another turn: its context was full.
             episode.stop(Termination.CONTEXT_OVERFLOW)
         verdict = grade(environment, task, episode.messages, episode.termination)
     return Rollout(attempt, episode, verdict, trajectory)

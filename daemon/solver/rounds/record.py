@@ -1,8 +1,8 @@
 """The record of a job's round as a file: DIR/rounds/N.json, whole or absent.
 
-The job writes it before it draws from the new pools; daemon/jobs/recording.py makes events of it.
-It follows from spec and journal: a job that is killed and run again leaves the same bytes, and
-refuses to go on where an upgrade would make others.
+The job writes it before it draws tasks from the new pools; daemon/jobs/recording.py makes events of
+it. It depends on spec and journal only: a job that is killed and run again writes the same bytes.
+If an upgraded program would write other bytes, the job refuses to continue.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ ROUNDS: Final = "rounds"
 
 
 class WrittenTask(StrictModel):
-    """Task that a round wrote, or tried to."""
+    """Task that a round proposed: accepted or rejected."""
 
     event: str
     data: TaskProposed | TaskRejected
@@ -39,24 +39,24 @@ class WrittenTask(StrictModel):
 class RoundRecord(StrictModel):
     spec: Sha256
     number: int
-    """From 1."""
+    """Number of the round in its job, from 1."""
     rollouts: int
     failures: int
-    """Deduplicated failures among `rollouts`."""
+    """Number of failures among `rollouts`, duplicates removed."""
     unread: int
-    """Rollouts whose tokens do not give the conversation back."""
+    """Number of rollouts whose tokens do not give their conversation back."""
     directive: Directive
     tasks: tuple[WrittenTask, ...]
     pools: tuple[TaskPool, ...]
-    """Pools from then on."""
+    """Pools that the job draws from after this round."""
     shares: tuple[PoolShare, ...]
 
     def content(self) -> bytes:
-        """Return the content of its file."""
+        """Return the bytes of the record's file."""
         return self.model_dump_json(indent=1).encode() + b"\n"
 
     def decisions(self, spec: JobSpec) -> dict[str, Decision]:
-        """Return the events of the round by id, in order. Ids follow from job and number."""
+        """Return event id -> event of the round, in order. Ids depend on job and round number."""
         assert spec.rounds is not None, "only a job with rounds closes some"
         name = JobRound(job=spec.job, number=self.number)
         cycle, place = spec.rounds.cycle, (spec.job, "round", str(self.number))
@@ -84,7 +84,8 @@ def record_path(out: Path, number: int) -> Path:
 
 
 def read_record(out: Path, number: int, spec: str) -> RoundRecord | None:
-    """Read a round's record; None while it is open. Raise BadJournal for damage or another spec."""
+    """Read a round's record; return None before the round is closed. Raise BadJournal if the file
+    is damaged or names another spec."""
     path = record_path(out, number)
     if not path.exists():
         return None

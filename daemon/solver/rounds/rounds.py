@@ -1,4 +1,4 @@
-"""Close the rounds of a job: diagnose its rollouts, direct, propose, shift the pools.
+"""Close a job's rounds: diagnose its rollouts, write a directive and tasks, change the pools.
 
     rounds = Rounds(spec, settings, environment, chat, out, spec_digest)
     rounds.add(attempts, trajectories)           every batch that was played
@@ -6,10 +6,10 @@
         record = rounds.close_next()            record.pools are drawn from then on
 
 Rules, formulas and checks are those of a cycle (consumers/diagnosis, daemon/controller,
-daemon/proposer), over tables of this process alone, but for check V8: it costs eight rollouts a
-task, and the first group of a written task tells the same. Pools with an environment, a user or a
-reward of their own stay as they are, and their rollouts are not read. Everything follows from spec
-and rollouts, and chance from job and round, so a killed job closes the same rounds again.
+daemon/proposer), over tables of this process alone. Check V8 is left out: it costs eight rollouts a
+task, and the first group of a new task tells the same. Pools with an environment, a user or a
+reward of their own do not change, and their rollouts are not read. Everything depends on spec and
+rollouts, and random seeds on job and round, so a killed job closes the same rounds again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,8 +48,8 @@ class Rounds:
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
         out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """Take the spec's rounds, the job's directory `out`, and the digest of the requested spec.
-        Raise UnknownTask for a known task that the environment does not make."""
+        """Prepare rounds. `out` is the job's directory, `spec_digest` that of the requested spec.
+        Raise UnknownTask if the environment lacks a task of `settings.known`."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
         self._digest = spec_digest
@@ -59,18 +59,18 @@ class Rounds:
         self._pools = spec.pools
         targets = [pool for pool in spec.target_pools if pool.is_plain]
         self._written = {task: pool.name for pool in targets for task in pool.tasks}
-        """Task -> the pattern that it was written for."""
+        """Task -> the failure pattern that it was written for."""
         own = [task for pool in targets for task in pool.all_tasks]
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
         self.closed = 0
 
     def close(self) -> None:
-        """Drop the tables."""
+        """Drop the tables in memory."""
         self._tables.close()
 
     def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
-        """Take a played batch, in order: rollouts with the environment's own user and verdict."""
+        """Add a played batch; keep rollouts with the environment's own user and verdict."""
         self._part += (
             (attempt, trajectory)
             for attempt, trajectory in zip(attempts, trajectories, strict=True)
@@ -80,12 +80,12 @@ class Rounds:
 
     def _is_read(self, attempt: "Attempt") -> bool:
         own = attempt.environment in (None, self._environment)
-        is_open = attempt.task.salt is None  # of a person's nothing is written into a record
+        is_open = attempt.task.salt is None  # a person's words must not get into a record
         return own and is_open and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
-        """Return whether a round is due at so many used rollouts. The rounds divide the budget
-        equally, without what a warm start showed."""
+        """Return whether a round is due after `rollouts` rollouts of the budget. The rounds divide
+        the budget equally; rollouts of a warm start do not count."""
         next_round, count = self.closed + 1, self._settings.count
         if next_round >= count or not self._part:
             return False
@@ -93,8 +93,8 @@ class Rounds:
         return self._sampled * count >= next_round * (self._spec.sampler.rollouts - shown)
 
     def close_next(self) -> RoundRecord:
-        """Close a round over what was played since the last one, and write its record. Raise
-        BadJournal for another record of the round, EnvironmentFailure, NotFolded, OSError."""
+        """Close a round over the rollouts since the last one; write and return its record. Raise
+        BadJournal if another record exists, EnvironmentFailure, NotFolded, OSError."""
         name = JobRound(job=self._spec.job, number=self.closed + 1)
         events = list(self._read_part())
         record = self._record(name, events)
@@ -109,7 +109,7 @@ class Rounds:
             try:
                 yield build_event(self._spec, self._environment, self._chat, attempt, trajectory)
             except UnreadableRollout:
-                continue  # counted: the record says how many of the part it lacks
+                continue  # the record counts such rollouts as unread
 
     def _record(self, name: JobRound, events: Sequence[RolloutEnded]) -> RoundRecord:
         failures, directive = 0, Directive(quotas=())
@@ -156,7 +156,8 @@ class Rounds:
         )
         if not aims:
             return directive
-        # Where none of them failed it is about all, and other skills have jobs of their own.
+        # If no aimed pattern failed, the directive is about all patterns. Other patterns have their
+        # own jobs.
         quotas = tuple(quota for quota in directive.quotas if quota.pattern in aims)
         return directive.model_copy(update={"quotas": quotas})
 
@@ -199,7 +200,7 @@ class Rounds:
 
 
 def _store(out: Path, record: RoundRecord) -> None:
-    """Write the record, whole or not at all; an existing one has to be the same."""
+    """Write the record atomically. Raise BadJournal if an existing record is different."""
     path = record_path(out, record.number)
     if path.exists():
         if path.read_bytes() != record.content():

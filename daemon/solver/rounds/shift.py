@@ -1,14 +1,14 @@
-"""Which pools a job draws from after a round: pure.
+"""Decide which task pools a job draws from after a round (pure functions).
 
     weight of a pattern's pool     P(pattern) · Σ 4ĉ(1−ĉ) over its tasks, ĉ = (c+1)/(n+2)
     replay                         written tasks that retire (buffer.py), those of patterns whose
                                    priority is 0, and what the spec replays
 
-P is the round's priority; ĉ is of a task's last 16 rollouts in the job. Groups on written tasks
-keep their share together. Pools that replay other tasks (traffic), and those with an environment, a
-user or a reward of their own, keep their tasks and share; no other pool takes their name. Source:
-docs/proposing.md (after SENTINEL, arXiv 2606.12908); the pools of a new job have the mean over a
-pattern's tasks where this has the sum (buffer.py).
+P is the pattern's priority in the round. ĉ comes from a task's last 16 rollouts in the job: c
+passes of n. Pools of written tasks keep their share as a whole. Pools that replay other tasks
+(traffic), and pools with an environment, a user or a reward of their own, keep their tasks, share
+and name. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908); the pools of a new job use
+the mean over a pattern's tasks instead of the sum (buffer.py).
 """
 
 from collections import defaultdict
@@ -25,9 +25,10 @@ def shift_pools(
     priorities: Mapping[str, float],
     replay: float,
 ) -> tuple[TaskPool, ...]:
-    """Return the pools after a round, from those before it and `entries`, all tasks written for the
-    job's patterns. `replay` is the share, of groups on written tasks, of a new pool of passed
-    tasks; an existing one keeps older tasks. With nothing left to learn, the pools stay."""
+    """Return the pools after a round, from the pools before it and all tasks written for the job's
+    patterns (`entries`). `replay` is the share of a new pool of passed tasks, relative to all
+    written tasks. An existing replay pool keeps its share and its older tasks. If nothing is left
+    to learn, return the pools unchanged."""
     fixed = [pool for pool in pools if _is_fixed(pool)]
     taken = {pool.name for pool in fixed}
     before = {pool.name: pool for pool in pools if pool.name not in taken}
@@ -74,7 +75,8 @@ def _is_fixed(pool: TaskPool) -> bool:
 def describe_shift(
     before: Sequence[TaskPool], after: Sequence[TaskPool], outcomes: Mapping[str, tuple[int, int]]
 ) -> tuple[PoolShare, ...]:
-    """Return the shares of all pools, removed ones last, with (attempts, passes) of their tasks."""
+    """Return the share of each pool, with attempts and passes at its tasks. Removed pools are last.
+    `outcomes`: task -> (attempts, passes)."""
     old, new = _shares(before), _shares(after)
     gone = [pool for pool in before if pool.name not in new]
     return tuple(

@@ -1,14 +1,14 @@
-"""The training history of one job, in memory: the daemon's tables and folds over its own rollouts.
+"""One job's training history in memory: the daemon's tables, folded from the job's own rollouts.
 
     with JobTables(spec) as tables:
         number = tables.close_round(events)      a round, by the rules of consumers/diagnosis
         with tables.reading() as connection:     for the Controller and the Proposer
             ...
 
-The patterns begin as the spec names them, so that a round goes on from the history's last.
+The tables begin with the patterns in the spec, so a round continues the alias' training history.
 Guarantees: the same events in the same order give the same rows (times follow their order), and
-nothing outside the process is read or written. For one thread. Memory grows with the job's
-rollouts, whose conversations are held beside their tokens.
+nothing outside the process is read or written. Use it in one thread. Memory grows with the job's
+rollouts: their conversations are held beside their tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ from events.rollouts import EventData, RolloutEnded
 from events.streams import ROLLOUTS
 
 _BEGIN: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Time of the first event; each later one adds a second."""
+"""Time of the first event; each later event is one second later."""
 
 
 class NotFolded(KintsugiError):
@@ -45,10 +45,10 @@ class NotFolded(KintsugiError):
 
 
 class JobTables:
-    """Tables of the rollouts of one job."""
+    """Tables in memory about one job's rollouts."""
 
     def __init__(self, spec: JobSpec) -> None:
-        """Store the spec's patterns alone."""
+        """Create the tables, with the spec's patterns as their only content."""
         assert spec.rounds is not None, "only a job with rounds has tables"
         self._job, self._alias, self._base = spec.job, spec.rounds.alias, spec.base
         self._log = MemoryLog()

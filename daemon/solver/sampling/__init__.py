@@ -1,1 +1,1 @@
-"""Where a job's rollouts come from: this process, an endpoint, or its own vLLM (job)."""
+"""Sources of a job's rollouts: this process, an endpoint, or the job's own vLLM (job)."""

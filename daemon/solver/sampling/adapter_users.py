@@ -1,7 +1,7 @@
-"""Users that adapters play in this process, with the engine that the agent's answers come from.
+"""Users played by adapters in this process, on the same engine as the agent.
 
-Agent and users are adapters of one base, held once beside the weights in training. One forward
-writes the next tokens of both.
+Agent and users are adapters of one base. The engine holds that base once, beside the weights in
+training. One forward pass writes the next tokens of both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,25 +32,25 @@ Users = Mapping[AdapterUser, Policy]
 
 @dataclass(frozen=True, slots=True)
 class UserPolicies:
-    """Policies of a job's users, and the base that they share with the agent's."""
+    """Policies that play a job's users, and the base that they share with the agent."""
 
     base: Weights
     policies: Users
 
     def adapt(self, model: PeftModel, name: str) -> Policy:
-        """Return a model in training, as it is now, as an adapter of this base."""
+        """Return the policy of a model in training, with its present weights, over this base."""
         adapted: Any = model.get_base_model()
         return Policy(name, self.base.with_adapters(adapted))
 
 
 def list_adapter_users(users: Iterable[ModelUser | None]) -> list[AdapterUser]:
-    """Return the users that adapters play, each once."""
+    """Return the distinct users that adapters play."""
     return list(dict.fromkeys(user for user in users if isinstance(user, AdapterUser)))
 
 
 def load_users(spec: JobSpec) -> UserPolicies | None:
-    """Load a job's users' adapters, None without any; of the base, only the engine's copy stays.
-    Raise CannotBegin, BadAdapter, WrongBase, OSError."""
+    """Load the adapters of a job's users; return None if there are none. Only the engine's copy of
+    the base stays in memory. Raise CannotBegin, BadAdapter, WrongBase, OSError."""
     users = list_adapter_users(pool.user for pool in spec.pools)
     if not users:
         return None
@@ -66,14 +66,14 @@ def load_users(spec: JobSpec) -> UserPolicies | None:
 
 
 def prove_user(user: AdapterUser, checkpoint: Path | None) -> Path:
-    """Return a user's adapter folder. Raise BadAdapter, BadBase unless it has the named sha256."""
+    """Return a user's adapter folder. Raise BadAdapter, BadBase unless it has the user's sha256."""
     folder = locate_for_job(user.folder)
     intact(folder, user.sha256, checkpoint, None)
     return folder
 
 
 def make_writer(user: AdapterUser, episode: Episode) -> LineWriter:
-    """Return the writer of lines of an episode's user."""
+    """Return the writer that produces the user's lines in an episode."""
     task: TaskDefinition = episode.task
     return LineWriter(
         task,
@@ -85,7 +85,7 @@ def make_writer(user: AdapterUser, episode: Episode) -> LineWriter:
 
 
 class UserLine:
-    """A user's next message, which the engine writes."""
+    """The user's next message, while the engine writes it."""
 
     def __init__(
         self,
@@ -96,23 +96,23 @@ class UserLine:
         writer: LineWriter,
         episode: Episode,
     ) -> None:
-        """Take an episode whose user is at turn; request nothing yet."""
+        """Prepare the message of an episode in which it is the user's turn; request nothing yet."""
         self.tokens = 0
-        """Tokens written so far, of all candidates."""
+        """Tokens that the engine wrote so far, for all candidate messages."""
         self.tickets: set[int] = set()
         self._engine, self._chat, self._policy, self._user = engine, chat, policy, user
         self._steps = writer.write(episode.view(Party.USER))
         self._number = len(episode.messages)
         self._written: dict[int, list[int]] = {}
-        """Ticket -> ids of its answer so far, of the last request."""
+        """Ticket of the last request -> token ids of its answer so far."""
         self._cut: set[int] = set()
 
     def begin(self) -> Message | None:
-        """Request the message; return it where no answer is needed. Raise AnswerFailure."""
+        """Request the message; return it if no request is needed. Raise AnswerFailure."""
         return self._advance(None)
 
     def take(self, emission: Emission) -> Message | None:
-        """Take a token in; return the message once it is whole. Raise AnswerFailure."""
+        """Add a token; return the message when it is complete. Raise AnswerFailure."""
         self.tokens += 1
         ticket = emission.ticket
         self._written[ticket].append(emission.token)

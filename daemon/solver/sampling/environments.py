@@ -1,7 +1,7 @@
 """The environments of a job, and the environment of each task.
 
-A task's id begins with the name of its environment, whether it is drawn, shown or only known. So
-environments of one job have different names, and a pool has tasks of its own environment alone.
+Every task id begins with the name of its environment. So the environments of a job have different
+names, and a pool has only tasks of its own environment.
 """
 
 import logging
@@ -29,8 +29,9 @@ class JobEnvironments:
     """Environments of a job by name."""
 
     def __init__(self, spec: JobSpec, open_environment: Callable[[str], Environment]) -> None:
-        """`open_environment` opens a name or path of the spec. Raise AmbiguousEnvironment,
-        UnknownTask for a task in another environment's pool, and what `open_environment` does."""
+        """Open the environments of the spec with `open_environment`, which takes a name or path.
+        Raise AmbiguousEnvironment, UnknownTask for a task in another environment's pool, and any
+        error of `open_environment`."""
         self._by_name: dict[str, Environment] = {}
         by_place: dict[str, Environment] = {}
         for place in spec.environments:
@@ -43,7 +44,7 @@ class JobEnvironments:
                 )
             self._by_name[opened.name] = by_place[place] = opened
         self.own = by_place[spec.environment]
-        """The job's own, for all pools that name no other."""
+        """The job's main environment, for all pools that name no other."""
         self.task = lru_cache(maxsize=4096)(self._make_task)
         for pool in spec.pools:
             named = by_place[pool.environment or spec.environment]
@@ -55,11 +56,11 @@ class JobEnvironments:
                     )
 
     def __iter__(self) -> Iterator[Environment]:
-        """Yield the environments, the job's own first."""
+        """Yield the environments, the job's main environment first."""
         yield from self._by_name.values()
 
     def find(self, task: str) -> Environment:
-        """Return the environment that a task's id begins with, or else the job's own."""
+        """Return the environment that a task's id begins with, or else the main one."""
         return self._by_name.get(task.partition("/")[0], self.own)
 
     def name_kind(self, task: str) -> str:
@@ -72,7 +73,7 @@ class JobEnvironments:
 
 
 def open_environments(spec: JobSpec, find_body: Callable[[str], str | None]) -> JobEnvironments:
-    """Open a job's environments, with bodies of tasks by content from `find_body`. Raise
+    """Open a job's environments. `find_body` returns the body of a task by content. Raise
     UnknownEnvironment, EnvironmentBroken, AmbiguousEnvironment, UnknownTask."""
     benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
 
@@ -85,8 +86,8 @@ def open_environments(spec: JobSpec, find_body: Callable[[str], str | None]) -> 
 
 
 def drop_unplayable(spec: JobSpec, environments: JobEnvironments) -> JobSpec:
-    """Return a spec without tasks by content whose body is missing or whose prefix does not replay,
-    and log them. Raise NothingPlayable, EnvironmentFailure."""
+    """Return the spec without tasks by content whose body is missing or whose prefix does not
+    replay. Log the tasks that are dropped. Raise NothingPlayable, EnvironmentFailure."""
     missing: dict[str, str] = {}
     for task in filter(is_content_id, list_tasks(spec)):
         environment = environments.find(task)

@@ -1,17 +1,17 @@
-"""Play rollouts with exact tokens in this process: tasks in, trajectories out as they finish.
+"""Play rollouts in this process, keep their exact tokens, and yield trajectories as they finish.
 
     player = InProcess(Engine(policy), Chat(directory))
     for rollout in player.play(environment, attempts, policy):
         ...
 
-As many episodes are open as the engine has slots; each requests its turns with the whole
+There are as many open episodes as the engine has slots. Each requests its turns with the whole
 conversation as prompt. A rollout is a function of weights, task and seed, up to rounding. On one
 machine with one number of threads, the same attempts in the same order give the same rollouts bit
-for bit. An adapter may play the user (adapter_users.py); an episode whose user has a fault ends as
+for bit. An adapter may play the user (adapter_users.py); an episode in which the user fails ends as
 `user_error` and is not judged.
 
 Guarantee: the trajectory holds the ids that the policy read and drew, with their log-probabilities;
-nothing is encoded again, and nothing that a user wrote is among its completions. Not covered: users
+no text is encoded again, and no words of the user are among its completions. Not covered: users
 behind an endpoint.
 """
 
@@ -43,7 +43,7 @@ from events.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rollout to be played."""
+    """One rollout that has to be played."""
 
     task: TaskDefinition
     group: str
@@ -51,9 +51,9 @@ class Attempt:
     seed: int
     rollout: str
     environment: Environment | None = None
-    """Environment of the task; None: the player's."""
+    """Environment of the task; None: the default of the player."""
     user: ModelUser | None = None
-    """Player of the user; None: the environment's own."""
+    """Model that plays the user; None: the environment's own user."""
     reward: RewardKind = "verdict"
 
 
@@ -64,7 +64,7 @@ class Rollout:
     attempt: Attempt
     episode: Episode
     verdict: Grade | None
-    """None where the user erred, as the agent is not judged for that."""
+    """Verdict; None if the user failed, because that says nothing about the agent."""
     trajectory: Trajectory
     user_tokens: int = 0
 
@@ -76,7 +76,8 @@ class Rollout:
         return self.verdict
 
     def to_attempt(self, trial: int) -> evaluation.Attempt:
-        """Return the rollout as an attempt, recorded as by producers/simulation.py."""
+        """Return the rollout as an evaluation attempt, with the same data as
+        producers/simulation.py records."""
         episode, tokens = self.episode, self.trajectory.tokens
         assert episode.termination is not None, "a finished episode says why it ended"
         conduct = conduct_of(
@@ -106,7 +107,7 @@ class _Open:
     episode: Episode
     user: User | LineWriter
     line: UserLine | None = None
-    """User's message that the engine is writing; None at the agent's turn."""
+    """User's message that the engine is writing; None while it is the agent's turn."""
     user_tokens: int = 0
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
@@ -115,7 +116,7 @@ class _Open:
 
 
 def play_user_turn(episode: Episode, user: User) -> None:
-    """Let the user speak, and act where it has tools, while it is the user's turn."""
+    """Let the user speak, and call its tools if it has any, until it is the agent's turn."""
     while episode.turn is Party.USER:
         episode.receive(user.reply(episode.view(Party.USER)))
 
@@ -134,8 +135,9 @@ class InProcess:
         users: Users | None = None,
         episodes: int | None = None,
     ) -> None:
-        """Set limits (tokens per turn, open episodes; None: slots), the `form` of repairs' rewards,
-        and the policies of attempts' users. A turn that reaches `max_tokens` ends the episode."""
+        """Set the maximum tokens per turn and of open episodes (None: the engine's slots), the
+        `form` of rewards for repairs, and the policies that play users. A turn that reaches
+        `max_tokens` ends its episode."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
@@ -154,8 +156,8 @@ class InProcess:
     def read_openings(
         self, environment: Environment, attempts: Iterable[Attempt]
     ) -> dict[str, Sequence[Message] | None]:
-        """Return rollout -> what the agent reads first, prefix included; None where the episode
-        ends before. Raise EnvironmentFailure."""
+        """Return rollout name -> messages before the agent's first answer, prefix included; None if
+        the episode ends before. Raise EnvironmentFailure."""
         return {
             entry.attempt.rollout: entry.episode.view(Party.AGENT)
             if entry.episode.turn is Party.AGENT
@@ -166,7 +168,7 @@ class InProcess:
     def _play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy | None
     ) -> Iterator[_Open]:
-        """Yield each episode at its end, or without a policy at the agent's first turn."""
+        """Yield each episode when it ends, or without a policy at the agent's first turn."""
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []

@@ -1,4 +1,4 @@
-"""A conversation as it stands when the agent is asked for the first time."""
+"""Read the messages of an episode up to the agent's first turn."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from events.messages import Message
 def read_opening(
     environment: Environment, task: TaskDefinition, seed: int = 0
 ) -> Sequence[Message] | None:
-    """Return what the agent reads first, prefix included, with the environment's user; None where
-    the episode ends before. Raise EnvironmentFailure."""
+    """Return the messages before the agent's first answer, prefix included, with the environment's
+    own user. Return None if the episode ends before. Raise EnvironmentFailure."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=seed)
         play_user_turn(episode, environment.make_user(task, seed))

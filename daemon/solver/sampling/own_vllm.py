@@ -1,4 +1,4 @@
-"""Play rollouts on the job's own vLLM, started when the first batch has to be played.
+"""Play rollouts on a vLLM server that the job starts when it has to play its first batch.
 
 daemon/engine/vllm.py starts it, remote.py plays on it. A job whose batches are all in the journal
 starts none. Its log is `vllm.log` in the job's directory. Not covered: sharing the job's GPU. vLLM
@@ -36,7 +36,7 @@ class NoVllm(KintsugiError):
 
 
 class OwnVllm:
-    """Samples on a server that lives as long as the job."""
+    """Source that samples on a vLLM server of the job; the server ends with the job."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class OwnVllm:
         out: Path,
         waiting: Callable[[], None],
     ) -> None:
-        """Start nothing yet; call `waiting`, which may raise, at the server's start. Raise NoVllm,
-        EndpointRefusal for a user's missing key, BadAdapter for a user's missing adapter."""
+        """Prepare the source without a server. `waiting` is called while it starts, and may raise.
+        Raise NoVllm, EndpointRefusal for a user's missing key, BadAdapter for its missing
+        adapter."""
         read_user_keys(spec)
         self._spec = spec
         self._place = place
@@ -101,7 +102,7 @@ class OwnVllm:
 
 
 def _python(place: VllmSource) -> str:
-    """Return the interpreter as a path that is valid in any working directory."""
+    """Return the path of the Python interpreter that has vLLM, valid in any working directory."""
     named = place.python or os.environ.get(PYTHON_VARIABLE)
     if named is None:
         raise NoVllm(
@@ -123,9 +124,9 @@ def _flags(spec: JobSpec) -> tuple[str, ...]:
         [spec.lora.rank, *(fit(locate_for_job(user.folder), None).rank for user in users)]
     )
     rank = next(bound for bound in _RANKS if bound >= largest)
-    # The next version is loaded before the previous one is unloaded.
+    # The next version is loaded while the previous one is still loaded.
     count = 2 + len(users)
     loras = (f"--max-loras={count}", f"--max-cpu-loras={count}", f"--max-lora-rank={rank}")
-    # The CPU build ends when a request that brings its seed has its prompt read in two parts.
+    # vLLM's CPU build crashes if a request with a seed has its prompt read in two parts.
     whole = ("--no-enable-chunked-prefill",) if spec.device == "cpu" else ()
     return (*loras, f"--dtype={spec.dtype}", *whole)

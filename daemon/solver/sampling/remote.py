@@ -1,14 +1,14 @@
 """Play rollouts on an OpenAI-compatible server that loads adapters: vLLM, or the embedded engine.
 
-Each policy version is saved in a folder that server and job share, loaded under a new name, and
-unloaded once the next one is there; the base answers until the first update. The endpoints of
-models that play users are checked before each batch; an adapter that plays users is proven and
-loaded beside the agent's, under a name of the job's own, and unloaded at the end.
+Each policy version is saved in a folder that server and job share, and loaded under a new name. It
+is unloaded after the next version is loaded. The base answers until the first update. The endpoints
+of models that play users are checked before each batch. An adapter that plays users is verified by
+its sha256, loaded beside the agent's under a name of this job, and unloaded at the end.
 
 Guarantee: ids and log-probabilities are the server's own. A turn without all of them makes its
-rollout untrainable; nothing is encoded again. Not covered: the same rollouts twice (servers batch
-as they like, and users' models vary), and starting the server (own_vllm.py; any other vLLM needs
-`--logprobs-mode processed_logprobs` at another temperature than 1).
+rollout untrainable; nothing is encoded again. Not covered: repeating the same rollouts (batching by
+servers and users' models vary), and starting the server (own_vllm.py). Any other vLLM needs
+`--logprobs-mode processed_logprobs` if the temperature is not 1.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, Mode
 from events.messages import Message
 
 USER_TOKENS: Final = "user_tokens"
-"""File that counts tokens of the models that play users, in the job's directory."""
+"""File in the job's directory that counts the tokens of models that play users."""
 VERSIONS: Final = "versions"
-"""Folder of policy versions in the job's directory."""
+"""Folder in the job's directory with the saved policy versions."""
 
 _LOAD_SECONDS: Final = 300.0
-"""Seconds for a load: an adapter of a large model may lie on a slow disk."""
+"""Timeout of a load in seconds; long because a large adapter may lie on a slow disk."""
 
 
 class Pace:
@@ -68,7 +68,7 @@ class Pace:
         self._free = 0.0
 
     async def wait(self) -> None:
-        """Wait until the caller's turn."""
+        """Sleep until the caller may send its next request."""
         if not self._interval:
             return
         now = asyncio.get_running_loop().time()
@@ -78,7 +78,7 @@ class Pace:
 
 
 class TokenAgent:
-    """An agent behind an endpoint that keeps the exact tokens."""
+    """An agent behind an endpoint, with the exact tokens of its answers."""
 
     remarks: Sequence[str] = ()
 
@@ -119,7 +119,7 @@ class TokenAgent:
 
 
 def _turn(tokens: Tokens | None, *, cut: bool = False) -> Turn:
-    """Return the turn of an answer; without tokens, one that the learner refuses."""
+    """Return an answer as a turn. Without tokens, return a turn that the learner refuses."""
     if tokens is None:
         return Turn((), (), (), truncated=cut)
     return Turn(tokens.prompt, tokens.completion, tokens.logprobs, truncated=cut)
@@ -158,11 +158,11 @@ class RemoteSource:
         self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
         self._unload_leftovers()
         self._players: dict[AdapterUser, str] = {}
-        """Adapter that plays users -> its name on the server, once loaded."""
+        """Adapter that plays users -> its name on the server, once it is loaded."""
 
     def adopt(self, version: Version) -> None:
-        """Load users' adapters once; save and load the adapter, then unload the previous one. Raise
-        AdapterWriteError, EndpointRefusal, EndpointUnavailable."""
+        """Load the users' adapters at the first call. Save and load the new version, unload the
+        previous one. Raise AdapterWriteError, EndpointRefusal, EndpointUnavailable."""
         self._load_players()
         self._policy = version.name
         if version.untrained:
@@ -175,8 +175,8 @@ class RemoteSource:
         self._let_go(before)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield finished trajectories. Raise EnvironmentFailure, EndpointRefusal,
-        EndpointUnavailable, and UserBudgetSpent before anything is played."""
+        """Yield trajectories as they finish. Raise EnvironmentFailure, EndpointRefusal,
+        EndpointUnavailable. Raise UserBudgetSpent before any rollout is played."""
         with self._meter.measure("a batch"):
             finished = self._play_batch(batch)
             try:
@@ -252,7 +252,7 @@ class RemoteSource:
         environment = attempt.environment or self._environments.own
         user = make_environment_user(environment)
         if attempt.user is not None:
-            # An adapter costs nothing: this job's own server answers for it.
+            # A user's adapter costs nothing: this job's own server answers for it.
             meter = self._meter if isinstance(attempt.user, EndpointUser) else None
             user = partial(make_user, attempt.user, users[attempt.user], environment, meter=meter)
         limits = REWARDS[attempt.reward].choose_limits(environment)
@@ -267,7 +267,7 @@ class RemoteSource:
         return endpoint.Sampling(
             temperature=sampler.temperature,
             max_tokens=sampler.max_tokens,
-            # States explicitly what a checkpoint's generation settings would change.
+            # These fields override generation settings that a checkpoint may bring.
             extra={"return_token_ids": True, "logprobs": True, **neutral},
         )
 
@@ -297,7 +297,7 @@ class RemoteSource:
         for user in [user for user in self._folders if user not in self._players]:
             name = f"{self._spec.job}-plays-{user.adapter}"
             with suppress(EndpointRefusal):
-                # Unload that of a killed job, which may have been another adapter's.
+                # A killed job may have loaded another adapter under this name.
                 self._ask("unload_lora_adapter", {"lora_name": name})
             path = str(self._folders[user].absolute())
             self._ask("load_lora_adapter", {"lora_name": name, "lora_path": path})
@@ -332,7 +332,7 @@ class RemoteSource:
 
 
 def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
-    """Return users' model -> its key. Raise EndpointRefusal for a missing key."""
+    """Return model that plays users -> its API key. Raise EndpointRefusal for a missing key."""
     users = (pool.user for pool in spec.pools)
     return {
         user: read_key(user.url, user.api_key_variable)

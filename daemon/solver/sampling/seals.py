@@ -1,9 +1,10 @@
-"""Open the bodies of tasks made of persons' sessions in a job, and seal the rollouts on them.
+"""Decrypt, in a job, the bodies of tasks that were made from persons' sessions; seal their
+rollouts.
 
-Such a task is ciphertext in the job's directory (envs/sealed_body.py), and so are its rollouts'
-tokens, which begin with the person's words. Tasks, policies and verdicts stay in the open. The role
-`work` hands keys over in memory alone. Guarantee: nothing of a sealed task is written that is
-readable without the key; keys are never written. Not covered: weights, and a running job's memory.
+Such a task is ciphertext in the job's directory (envs/sealed_body.py). The tokens of its rollouts
+are encrypted too, because they begin with the person's words. Task ids, policies and verdicts stay
+readable. The role `work` passes the keys in memory alone. Guarantee: no words of a sealed task are
+written in readable form; keys are never written. Not covered: weights, and a running job's memory.
 """
 
 import base64
@@ -23,26 +24,28 @@ from events.errors import BadRecord, KintsugiError
 from events.privacy.sealing import Key, seal, unseal
 
 KEYS: Final = "KINTSUGI_JOB_KEYS"
-"""Variable of a job's process: JSON, id of a key -> the secret as base64."""
+"""Environment variable of a job's process: JSON, key id -> secret in base64."""
 
-# -inf must be readable here, for the learner to refuse it.
+# The learner refuses -inf, so stored rollouts must be able to hold it.
 _TURNS: TypeAdapter[tuple[Turn, ...]] = TypeAdapter(
     tuple[Turn, ...], config=ConfigDict(ser_json_inf_nan="constants")
 )
 
 
 class BadSeal(KintsugiError):
-    """A sealed rollout was changed, or keys were not handed over properly."""
+    """A sealed rollout was changed, or the variable with keys is malformed."""
 
 
 def write_keys(keys: Iterable[Key]) -> dict[str, str]:
-    """Return the variables that hand keys to a job's process, if any; persons are not named."""
+    """Return the environment variables that pass `keys` to a job's process, without persons'
+    names."""
     secrets = {key.id: base64.b64encode(key.secret).decode() for key in keys}
     return {KEYS: json.dumps(secrets, sort_keys=True)} if secrets else {}
 
 
 def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
-    """Take the keys out of the variables, so that no child process has them. Raise BadSeal."""
+    """Remove the keys from the environment variables, so that child processes do not get them, and
+    return key id -> key. Raise BadSeal."""
     text = variables.pop(KEYS, "")
     try:
         secrets = json.loads(text) if text else {}
@@ -55,10 +58,10 @@ def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
 
 
 class Seals:
-    """Bodies of a job's tasks, and keys of sealed ones."""
+    """Bodies of a job's tasks, and the keys of the sealed bodies."""
 
     def __init__(self, bodies: Mapping[str, str], keys: Mapping[str, Key]) -> None:
-        """`bodies`: task by content -> text of its body, or what stands for a sealed one."""
+        """Take `bodies`: task id -> text of its body, or the ciphertext of a sealed body."""
         self._bodies = bodies
         self._keys = keys
         seals = {task: find_seal(text) for task, text in bodies.items()}
@@ -66,7 +69,7 @@ class Seals:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sealed tasks without a key: their person was erased, or the key store lacks it."""
+        """Sealed tasks whose key is missing: their person was erased, or the key store lacks it."""
         return tuple(sorted(t for t, keyid in self._keyids.items() if keyid not in self._keys))
 
     def find_body(self, task: str) -> str | None:
@@ -78,21 +81,21 @@ class Seals:
             return None
 
     def close(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
-        """Return trajectories as they are stored, those of sealed tasks with sealed turns."""
+        """Return trajectories as the journal stores them: turns on sealed tasks encrypted."""
         return tuple(
             item if (key := self._find_key(item.task)) is None else _close(item, key)
             for item in trajectories
         )
 
     def open(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
-        """Return stored trajectories with open turns. Raise BadSeal if one cannot be opened."""
+        """Return stored trajectories with their turns decrypted. Raise BadSeal if that fails."""
         return tuple(
             item if item.sealed is None else _open(item, self._find_key(item.task))
             for item in trajectories
         )
 
     def _find_key(self, task: str) -> Key | None:
-        """Return a sealed task's key; None for another task. Raise BadSeal for a missing key."""
+        """Return a sealed task's key; None for an open task. Raise BadSeal for a missing key."""
         keyid = self._keyids.get(task)
         if keyid is None:
             return None

@@ -1,8 +1,8 @@
 """Sources of rollouts: this process, an endpoint (remote.py), or the job's vLLM (own_vllm.py).
 
-A source gets the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories of
-a batch are a function of policy and batch alone (in this process bit for bit, on one machine with
-one number of threads); so a resumed job samples what the killed one would have.
+A source gets the policy by `adopt` and plays whole batches with it. Guarantee: a batch's
+trajectories depend on policy and batch alone. In this process they are equal bit for bit, on one
+machine with one number of threads. So a resumed job repeats the rollouts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ class Batch:
     """Attempts that are played together."""
 
     seed: int
-    """Seed of the batch: attempt i has `episode_seed(seed, its task, i)`."""
+    """Seed of the batch: attempt i at a task has the seed `episode_seed(seed, task, i)`."""
     attempts: tuple[Attempt, ...]
 
 
 def batch_of(
     spec: JobSpec, environments: JobEnvironments, number: int, drawn: Sequence[tuple[str, TaskPool]]
 ) -> Batch:
-    """Return the batch of this number, a group per drawn task. Raise UnknownTask."""
+    """Return batch `number` with a group of attempts per (task, pool). Raise UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
     attempts: list[Attempt] = []
     for place, (task_id, pool) in enumerate(drawn):
@@ -64,17 +64,17 @@ class Version:
 
     name: str
     model: PeftModel
-    """Live model, trained further once the source has adopted the version."""
+    """Model in training; it may change again after the source has adopted the version."""
     provenance: Provenance
     untrained: bool
-    """Whether the policy still answers as the base does."""
+    """Whether the policy is untrained and still answers as the base does."""
 
 
 class Source(Protocol):
-    """Plays batches with an adopted policy."""
+    """Source of rollouts: plays batches with the policy that it adopted last."""
 
     def adopt(self, version: Version) -> None:
-        """Play with this policy from now on."""
+        """Play with the policy of `version` from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """Yield finished trajectories. Raise EnvironmentFailure and the source's own errors."""
@@ -84,12 +84,12 @@ class Source(Protocol):
 
 
 class HereSource:
-    """Samples in this process."""
+    """Source that samples in this process."""
 
     def __init__(
         self, spec: JobSpec, place: InProcessSource, environments: JobEnvironments, chat: Chat
     ) -> None:
-        """Load the adapters that play users. Raise what `load_users` does."""
+        """Load the adapters that play users. Raise the errors of `load_users`."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -114,9 +114,9 @@ class HereSource:
         """Yield trajectories in the order in which they end. Raise EnvironmentFailure."""
         assert self._policy is not None, "a source adopts a policy before it plays"
         sampler, place = self._spec.sampler, self._place
-        # A user that an adapter plays reads and writes in a slot of its own.
+        # A user played by an adapter reads and writes in a slot of its own.
         slots = place.slots if self._users is None else 2 * place.slots
-        # A cache that has seen other conversations may round otherwise.
+        # A prefix cache with other conversations could change rounding, so the engine starts empty.
         engine = Engine(self._policy, slots, place.length)
         player = InProcess(
             engine,

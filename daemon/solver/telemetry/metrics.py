@@ -1,7 +1,7 @@
-"""Figures of a learner's step, and the limits that stop training.
+"""Figures of a learner's optimizer step, and limits that stop training.
 
-`Tally` counts over micro-batches, `StepMetrics` is the result, and `Guard` raises when a limit is
-broken (KL, ratio, entropy, malformed calls). A limit of None is off.
+`Tally` sums over micro-batches, `StepMetrics` has the figures, and `Guard` raises if a limit is
+exceeded (KL, ratio, entropy, malformed calls). A limit that is None is off.
 """
 
 import math
@@ -18,31 +18,31 @@ from events.messages import StrictModel
 
 
 class TrainingAbort(KintsugiError):
-    """A limit was broken; the adapter of this job is not saved."""
+    """A limit was exceeded; the adapter of this job is not saved."""
 
 
 class StepMetrics(StrictModel):
-    """Figures of one step. Means over tokens are over trained ones."""
+    """Figures of one step. Means over tokens cover the trained tokens only."""
 
     step: int
     updated: bool
-    """Whether weights changed; False if no group taught anything."""
+    """Whether weights changed; False if no group had anything to learn from."""
     rollouts: int
     refused: int
     groups: int
     informative: float
-    """Share of groups with both verdicts."""
+    """Share of groups with both passed and failed rollouts."""
     success: float
-    """Share of trainable rollouts that passed, or repaired where only that counts."""
+    """Share of trainable rollouts that passed; if only the repair counts, share that repaired."""
     reward: float
     """Mean shaped reward of trainable rollouts."""
     repair: float | None = None
-    """Mean reward of repairs among them; None without any."""
+    """Mean repair reward of trainable rollouts that have one; None if none has."""
     malformed: float
     """Share of trainable rollouts with a malformed call."""
     trained_rollouts: int = 0
     sequences: int = 0
-    """Sequences of the trained rollouts; more than rollouts where a template breaks prefixes."""
+    """Number of trained sequences; more than rollouts if a template breaks prefixes."""
     tokens: int = 0
     zero_advantage: float = 0.0
     """Share of trained sequences whose advantage is exactly 0."""
@@ -53,17 +53,17 @@ class StepMetrics(StrictModel):
     ratio_mean: float = 1.0
     ratio_max: float = 1.0
     clipped_low: float = 0.0
-    """Share of tokens whose loss the lower bound cut off."""
+    """Share of tokens whose loss was clipped at the ratio's lower bound."""
     clipped_high: float = 0.0
     mismatch_mean: float = 0.0
-    """Mean |old - roll|: distance of the sampler's arithmetic from the learner's, in nats."""
+    """Mean |old_logp - sampler_logp| in nats: difference of the two arithmetics."""
     mismatch_max: float = 0.0
     tis_clipped: float = 0.0
-    """Share of tokens whose weight was cut or dropped."""
+    """Share of tokens whose importance weight was truncated or masked."""
     tis_ess: float = 1.0
-    """Effective share of the sample: (sum w)^2 / (n sum w^2)."""
+    """Effective sample size as a share of n: (sum w)^2 / (n sum w^2)."""
     kl: float | None = None
-    """k3 against the reference; None where it was not computed."""
+    """Divergence from the reference by estimator k3; None if not computed."""
     entropy: float = 0.0
 
 
@@ -136,7 +136,7 @@ class Tally:
         return total
 
     def figures(self) -> dict[str, float | None]:
-        """Return the fields of `StepMetrics` that come from tokens."""
+        """Return the `StepMetrics` fields that are computed from tokens."""
         if not self.sums:
             return {}
         values: dict[str, float | None] = {
@@ -162,19 +162,19 @@ class Tally:
 
 
 class Guard(StrictModel):
-    """The limits and their state, as a value that a resumed job stores and reads."""
+    """The limits and how close a job is to them; a resumed job stores and reads this."""
 
     limits: Limits = Limits()
     first_entropy: float | None = None
-    """Entropy of the first step that updated."""
+    """Mean entropy in the first step that changed weights."""
     first_malformed: float | None = None
     kl_steps: int = 0
-    """Number of consecutive steps above the limit."""
+    """Number of consecutive steps with KL above its limit."""
     entropy_steps: int = 0
     malformed_steps: int = 0
 
     def after(self, step: StepMetrics) -> "Guard":
-        """Return the guard after a step. Raise TrainingAbort, which names limit and value."""
+        """Return the guard with `step` counted. Raise TrainingAbort if a limit is exceeded."""
         if not step.updated:
             return self
         self._check_ratio(step)

@@ -1,4 +1,4 @@
-"""The outcome of a job, and its activity while it runs; free of torch, which may be missing."""
+"""A job's outcome, and its activity while it runs. This module does not need torch."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -8,12 +8,12 @@ from events.json_text.guard import replace_half_pairs
 from events.messages import StrictModel
 
 _GO_ON: Final = "run the same command to go on"
-"""End of a reason that does not end the job for good (daemon/jobs/runner.py)."""
+"""End of a reason after which the job may be resumed (daemon/jobs/runner.py)."""
 
 _MOST_REASON: Final = 4_000
-"""Maximum characters of a reason: a runner reads its line from the last 64 KiB of a file."""
+"""Maximum characters of a reason: a runner reads the outcome's line from a file's last 64 KiB."""
 _MOST_END: Final = 400
-"""Characters that are kept of the end of a longer reason, where its remedy is."""
+"""Characters kept from the end of a longer reason, where the remedy is."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Activity:
 
     phase: str = "starting"
     rollouts: int = 0
-    """Rollouts used of the budget, those of an unfinished batch included."""
+    """Rollouts used of the budget, including those of an unfinished batch."""
     steps: int = 0
 
 
@@ -33,14 +33,14 @@ class Outcome(StrictModel):
     adapter: str | None = None
     sha256: str | None = None
     steps: int
-    """Number of optimizer steps, supervised ones included."""
+    """Number of optimizer steps, including supervised ones."""
     rollouts: int
     reason: str | None = None
 
 
 def make_failure(error: BaseException, activity: Activity) -> Outcome:
-    """Return the outcome of a job that an error ended, with the error as one line. Any but ours (a
-    bug, memory that ran out) is named by its type, and the job may be tried again."""
+    """Return the outcome of a job that an error ended, with the error as one line. If it is no
+    KintsugiError (a bug, too little memory), its type is named and the job may be tried again."""
     reason = " ".join(str(error).split())
     if not isinstance(error, KintsugiError | OSError):
         name = type(error).__name__

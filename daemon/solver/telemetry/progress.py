@@ -1,7 +1,7 @@
-"""Reports of a job at work: figures per pool and capability, one `Progress` per update.
+"""Progress reports of a job: figures per pool and capability, one `Progress` per update.
 
-Counts come from trajectories alone, so a resumed job has the figures of one that ran through.
-Unjudged rollouts and reference trajectories are in none.
+Counts come from trajectories alone, so a resumed job has the same figures as an uninterrupted one.
+Verdict counts leave out unjudged rollouts and reference trajectories.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,24 +14,24 @@ from events.messages import StrictModel
 
 
 class Figures(StrictModel):
-    """Figures of the rollouts of one kind."""
+    """Figures of a set of rollouts, such as those of one pool."""
 
     attempts: int
     passed: float
     groups: int
     informative: float
-    """Share of the groups that neither all pass nor all fail."""
+    """Share of groups with both passed and failed rollouts."""
 
 
 class Both(StrictModel):
-    """The same figures over two spans."""
+    """The same figures for the last batch and for the job so far."""
 
     batch: Figures | None
-    """Figures of the batch; None if it had no rollout of this kind."""
+    """Figures of the batch; None if the batch had no such rollout."""
     so_far: Figures
     """Figures since the job began, or since its warm start."""
     reward: RewardKind | None = None
-    """Reward of a pool other than the verdict."""
+    """The pool's reward, if it is not the verdict."""
 
 
 class WarmStartReport(StrictModel):
@@ -39,26 +39,26 @@ class WarmStartReport(StrictModel):
 
     pools: tuple[str, ...]
     references: int
-    """Number of trajectories of the oracle trained on, those of siblings and replay included."""
+    """Number of the oracle's trajectories trained on, including siblings and replay."""
     successes: int = 0
     """Number of the agent's own recorded successes trained on."""
     left_out: tuple[str, ...]
     steps: int
     tokens: int
-    """Number of written tokens, over all epochs."""
+    """Number of written tokens trained on, over all epochs."""
     first_loss: float
-    """Loss in nats per written token."""
+    """Loss of the first step, in nats per written token."""
     last_loss: float
 
 
 class Progress(StrictModel):
-    """Report on an update, a warm start, or an assessment of a supervised job."""
+    """Report after an update, a warm start, or an assessment of a supervised job."""
 
     batch: int
     steps: int
-    """Number of optimizer steps so far, supervised ones included."""
+    """Number of optimizer steps so far, including supervised ones."""
     rollouts: int
-    """Rollouts used of the budget."""
+    """Number of rollouts used of the budget so far."""
     budget: int
     metrics: StepMetrics | None = None
     """Metrics of the update; None for a warm start and an assessment."""
@@ -66,17 +66,17 @@ class Progress(StrictModel):
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
     user_faults: int = 0
-    """Rollouts of the batch without a verdict because their user erred."""
+    """Rollouts of the batch without a verdict because their user failed."""
     rollout_seconds: float = 0.0
-    """Seconds spent on playing; 0 if the batch was in the journal."""
+    """Seconds spent on playing rollouts; 0 if the journal had the batch."""
     update_seconds: float = 0.0
     round_seconds: float = 0.0
-    """Seconds that the round before this update took; 0 where none was closed."""
+    """Seconds of the round closed before this update; 0 if no round was closed."""
 
 
 @dataclass(slots=True)
 class Count:
-    """Counts of rollouts and groups of one kind."""
+    """Counts of rollouts and groups of one pool or capability."""
 
     attempts: int = 0
     passes: int = 0
@@ -84,7 +84,7 @@ class Count:
     informative: int = 0
 
     def add(self, verdicts: Iterable[bool]) -> None:
-        """Count a group by its verdicts."""
+        """Count a group of rollouts by their verdicts."""
         own = list(verdicts)
         self.attempts += len(own)
         self.passes += sum(own)
@@ -109,14 +109,14 @@ class History:
     capabilities: dict[str, Count] = field(default_factory=dict)
     rollouts: int = 0
     cut_off: int = 0
-    """Rollouts that end in the middle of an answer."""
+    """Number of rollouts with an answer that a limit cut off."""
     unjudged: int = 0
-    """Rollouts without a verdict, because their user erred."""
+    """Number of rollouts without a verdict because their user failed."""
 
     def add(
         self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
     ) -> None:
-        """Count a batch; `pool` and `kind` return pool and capability of a task."""
+        """Count a batch. `pool` and `kind` return the pool and the capability of a task."""
         batch = list(batch)
         self.rollouts += len(batch)
         self.cut_off += sum(
@@ -128,12 +128,12 @@ class History:
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)
 
     def pool(self, name: str) -> Count:
-        """Return the counts of a pool; zeros if nothing was sampled."""
+        """Return the counts of a pool, zeros if it has no rollouts."""
         return self.pools.get(name, Count())
 
 
 def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
-    """Return task and verdicts of each group that has any, in the batch's order."""
+    """Return (task, verdicts) of each group with a verdict, in the batch's order."""
     groups: dict[tuple[str, str], list[bool]] = {}
     for trajectory in batch:
         if trajectory.success is not None:
@@ -146,7 +146,7 @@ def compare_figures(
     so_far: Mapping[str, Count],
     rewards: Mapping[str, RewardKind] | None = None,
 ) -> dict[str, Both]:
-    """Return figures of a batch and so far, by name; `rewards`: of pools beyond the verdict."""
+    """Return name -> figures of the batch and so far. `rewards`: of pools beyond the verdict."""
     return {
         name: Both(
             batch=batch[name].figures() if name in batch else None,
@@ -158,16 +158,16 @@ def compare_figures(
 
 
 class ProbeResult(StrictModel):
-    """Judgement of the pools without replay by the first groups of a policy."""
+    """Judgement of the pools without replay, from the first groups that a policy attempted."""
 
     weak: tuple[str, ...]
-    """Pools that mostly fail, with too few informative groups."""
+    """Pools in which most rollouts fail and too few groups are informative."""
     hopeless: bool
-    """Whether no pool can be learnt from and no rollout passed."""
+    """Whether every pool has too few informative groups and no rollout passed."""
 
 
 def probe_pools(spec: JobSpec, history: History) -> ProbeResult:
-    """Judge the pools by what was sampled so far; one that was not sampled counts as all failed."""
+    """Judge the pools by the rollouts so far; a pool without rollouts counts as all failed."""
     counts = {pool.name: history.pool(pool.name) for pool in spec.target_pools}
     below = {n for n, c in counts.items() if c.figures().informative < spec.probe.below}
     return ProbeResult(
@@ -181,12 +181,12 @@ def _mostly_fails(count: Count) -> bool:
 
 
 def complete(spec: JobSpec, history: History) -> bool:
-    """Return whether every pool without replay has had the groups of a probe."""
+    """Return whether every pool without replay has as many groups as the probe needs."""
     return all(history.pool(pool.name).groups >= spec.probe.groups for pool in spec.target_pools)
 
 
 def gap(history: History) -> str:
-    """Describe a competence gap in one sentence with every capability's figures."""
+    """Say in one sentence that there is nothing to learn from, with each capability's figures."""
     kinds = "; ".join(
         f"{name}: {count.passes} of {count.attempts} passed, "
         f"{count.informative} of {count.groups} groups informative"

@@ -3,11 +3,11 @@
     with open_tracker("trackio:shop", run="job-1", folder=out) as tracker:
         tracker.log(progress.batch, progress.model_dump())
 
-The setting is LIBRARY:PROJECT, the library `trackio` (local files where `trackio show` looks, or in
-TRACKIO_DIR) or `wandb` (offline, in `folder`; `wandb sync` uploads it), imported on use. A resumed
-job repeats its steps: in trackio no step is there twice; wandb begins a folder at each start, and
-the newest has the whole run. This is a copy for viewing; the event log is the record. Not covered:
-a library's full disk.
+The setting is LIBRARY:PROJECT. The library is `trackio` (local files where `trackio show` looks, or
+in TRACKIO_DIR) or `wandb` (offline, in `folder`; `wandb sync` uploads it). It is imported on use. A
+resumed job logs its steps again: trackio keeps each step once; wandb begins a folder at each start,
+and the newest has the whole run. The figures are a copy for viewing; the event log is the record.
+Not covered: a full disk under the library's files.
 """
 
 import importlib
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class UnknownTracker(KintsugiError):
-    """A setting that names no tracker."""
+    """The setting does not name a known tracker."""
 
 
 class NoTrackerLibrary(KintsugiError):
-    """The library is not installed."""
+    """The tracker's library is not installed."""
 
 
 class TrackerRefusal(KintsugiError):
-    """The library did not open the run."""
+    """The tracker's library did not open the run."""
 
 
 class Tracker:
-    """An open run."""
+    """An open run of an experiment tracker."""
 
     def __init__(self, run: Any, finish: Callable[[], None], last: int | None = None) -> None:
         self._run = run
@@ -44,12 +44,12 @@ class Tracker:
         """Newest step that the run had when it was opened."""
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log every number in a document, and nothing else, at this step unless the run has it."""
+        """Log every number in `figures` at this step, unless the run already has the step."""
         if self._last is None or step > self._last:
             self._run.log(flat(figures), step=step)
 
     def finish(self) -> None:
-        """Write what the library still buffers."""
+        """Write figures that the library still buffers."""
         self._finish()
 
 
@@ -68,8 +68,8 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 
 @contextmanager
 def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
-    """Open a run, and finish it in any case. Raise UnknownTracker, NoTrackerLibrary,
-    TrackerRefusal, and what the library raises later."""
+    """Open a run of the tracker, and finish it in any case. Raise UnknownTracker, NoTrackerLibrary,
+    TrackerRefusal, and later errors of the library."""
     library, _, project = setting.partition(":")
     if library not in _OPENING or not project:
         raise UnknownTracker(
@@ -101,7 +101,7 @@ def _open(library: str, project: str, run: str, folder: Path) -> Tracker:
 def join_reports(
     report: "Callable[[Progress], None]", tracker: Tracker
 ) -> "Callable[[Progress], None]":
-    """Return a report that also writes the figures to a tracker."""
+    """Return a report function that calls `report` and also logs the figures to the tracker."""
 
     def report_both(progress: "Progress") -> None:
         tracker.log(progress.batch, progress.model_dump())
@@ -116,7 +116,7 @@ def _trackio(project: str, run: str, _: Path) -> Tracker:
     last = stored.get_max_step_for_run(project, run)
     settings = {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
     opened = library.init(project=project, name=run, **settings)
-    # Not the run's own: the library would finish it again, and log that, when the process ends.
+    # Not the run's own `finish`: at exit the library would finish the run again and log that.
     return Tracker(opened, library.finish, last)
 
 
