@@ -1,1 +1,1 @@
-"""Decide which adapter answers: the gate before serving, and the monitoring afterwards."""
+"""Gate and route adapters: tests before an adapter serves, monitoring afterwards."""

@@ -1,4 +1,4 @@
-"""Failed steps and their pauses: pure, over the given time. Only wanted steps are kept."""
+"""Failed steps and their pauses; pure, over a time that the caller passes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from daemon.serving.desired_state import Delete, Load, Step, Unload
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
 LONGEST_PAUSE: Final = timedelta(minutes=5)
-"""Longest pause of a failed step; each failure doubles it."""
+"""Longest pause after a failed step; each failure doubles the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class _Failure:
 
 
 class Backoff:
-    """The failed steps and their pauses."""
+    """Steps that failed, and how long each has to wait before the next try."""
 
     def __init__(self) -> None:
         self._failures: dict[Step, _Failure] = {}
@@ -28,7 +28,7 @@ class Backoff:
         return len(self._failures)
 
     def waits(self, step: Step, now: datetime) -> bool:
-        """Return whether a step waits; not if the clock was set back to before its failure."""
+        """Return whether a step must still wait; False if the clock is now before its failure."""
         failure = self._failures.get(step)
         return failure is not None and failure.until - failure.pause <= now < failure.until
 
@@ -43,7 +43,7 @@ class Backoff:
         self._failures.pop(step, None)
 
     def keep(self, wanted: Sequence[Step], lost: Iterable[str]) -> None:
-        """Forget unwanted steps, unless unreachable replicas (URLs `lost`) may want them again."""
+        """Forget unwanted steps, except those that unreachable replicas (URLs `lost`) may need."""
         still, unseen = set(wanted), frozenset(lost)
         self._failures = {
             step: failure
@@ -53,7 +53,7 @@ class Backoff:
 
 
 def _may_come_back(step: Step, unseen: frozenset[str]) -> bool:
-    """Return whether a step may be wanted again with the unreachable replicas."""
+    """Return whether a step may be wanted again once unreachable replicas answer."""
     if isinstance(step, Load | Unload):
         return step.replica in unseen
     return isinstance(step, Delete) and bool(unseen)

@@ -1,8 +1,8 @@
-"""A new base model: move routes of an old one to the engines' present base.
+"""After a change of the base model, move routes from the old base to the new one.
 
-When every engine answers and all serve one other base, the alias begins anew: the new base answers
-alone, and the old one's adapters drain. Guarantee: no route moves while an engine is away, since it
-may serve the old base. Not covered: several new bases.
+If every engine answers and all serve another base, the new base answers the alias alone. The old
+base's adapters get no new sessions. Guarantee: no route moves while an engine is away, since it may
+serve the old base. Not covered: several new bases.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
-    """Return the routes with an unserved base, on the one base that all engines serve."""
+    """Return routes to the base that all engines serve, for aliases on a base that none serves."""
     served = {contents.base for contents in look.holding.values()}
     if look.lost or len(served) != 1:
         return []
@@ -37,8 +37,8 @@ def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
 
 
 def move(app: "App", fleet: Fleet) -> list[RouteChanged]:
-    """Turn and return the routes whose base is gone. Call within `hold_serving_lock`. Raises
-    LogError, DatabaseUnavailable, DecisionRefusal."""
+    """Append and return the routes of aliases whose base is gone. Call within `hold_serving_lock`.
+    Raises LogError, DatabaseUnavailable, DecisionRefusal."""
     with app.reading() as connection:
         table = serving.route_table(connection)
     if not table.routes or not fleet.engines:

@@ -1,11 +1,12 @@
-"""The live guard: reads judged sessions from the tables and turns routes.
+"""The live guard: reads a canary's judged sessions from the tables, and changes its route.
 
-A route from a passed gate (`canary`) is watched from the canary's first session: the arms of its
-judged sessions are tested against the shares that drew them (sequential_test.py). Evidence of 20
-against it rolls back, 20 for it promotes. Its share rises through `canary.shares` in equal factors
-of evidence. The share does not rise while one arm's sessions are judged more often; then, and while
-later verdicts may change the result, nothing is promoted. After `canary.max_age_seconds`, counts
-that need no judge decide between a rollback and a plain end. Silence never promotes.
+A route from a passed gate (`canary`) is watched from the canary's first session: its successes and
+failures are tested against the shares by which sessions were drawn (sequential_test.py). Evidence
+of 20 against it rolls back, 20 for it promotes. Its share rises through `canary.shares` in equal
+factors of evidence. The share does not rise while the sessions of one arm (canary or incumbent) are
+judged more often. Then, and while later verdicts may change the result, no canary is promoted.
+After `canary.max_age_seconds`, counts of faults that need no judge decide between a rollback and an
+end without verdict. Missing verdicts never promote.
 
 Guarantee: the guard's state is a function of the judged sessions up to the event's position, in any
 process and any order of verdicts, so two processes take the same decision under the same id. A look
@@ -64,18 +65,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvidence:
-    """Evidence about a canary."""
+    """Evidence about one canary, for a decision about its route."""
 
     route: RouteRow
     canary: AdapterRow
     guard: LiveGuard
-    """Guard with all judged sessions of both arms."""
+    """The test of the canary, with all judged sessions of canary and incumbent."""
     drawn: Callable[[], Sequence[ArmFaults]]
-    """Returns the faults of the ended sessions of both arms, judged or not."""
+    """Returns fault counts of the ended sessions of canary and incumbent, judged or not."""
     settled: Callable[[], float]
     """Returns the evidence for the canary that no later verdict can take away."""
     position: Position
-    """Position up to which rollouts were read."""
+    """Position in the log up to which rollouts were read."""
 
     @property
     def share(self) -> float:
@@ -85,16 +86,16 @@ class CanaryEvidence:
 
 
 class Guards:
-    """The guards of a home's canaries, kept between calls."""
+    """The guards of all canaries in a home; they keep their state between calls."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
         self._decisions = Decisions(app)
         self._seen: dict[str, CanaryHistory] = {}
-        """Id of the event that made the route so -> its history."""
+        """Id of the event that set the route -> the canary's history."""
 
     def watch(self, now: datetime) -> list[RouteChanged]:
-        """Decide about every canary; return the turned routes. Raises LogError,
+        """Decide about every canary; return the routes that changed. Raises LogError,
         DatabaseUnavailable."""
         settings, turned = self._app.settings.canary, list[RouteChanged]()
         with self._app.reading() as connection:
@@ -107,13 +108,13 @@ class Guards:
             try:
                 self._decisions.take(decision, f"guard {decision.why}", canary.route.cause)
             except DecisionRefusal:
-                # An operator was faster, and their route stands.
+                # An operator changed the route first, and that route stays.
                 continue
             turned.append(decision)
         return turned
 
     def look(self, connection: "Connection") -> list[CanaryEvidence]:
-        """Return all evidence about every canary until now."""
+        """Return all evidence so far about every canary."""
         read: Position = {ROLLOUTS.name: position.position(connection).get(ROLLOUTS.name, {})}
         risk_ratio = self._app.settings.canary.risk_ratio
         watched, seen = list[CanaryEvidence](), dict[str, CanaryHistory]()
@@ -131,7 +132,7 @@ class Guards:
 
 
 class CanaryHistory:
-    """Judged sessions of a canary and its incumbent, counted by a guard."""
+    """Judged sessions of a canary and its incumbent, counted by the canary's guard."""
 
     def __init__(self, route: RouteRow, canary: str, since: str, risk_ratio: float) -> None:
         """Begin a history; `since` is the start of the canary's first session, as stored."""
@@ -142,15 +143,15 @@ class CanaryHistory:
         self._risk_ratio = risk_ratio
         self._sessions: dict[str, SessionVerdict] = {}
         self._begun: list[ArmSession] = []
-        """Every counted session."""
+        """Every session that was counted."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
-        """Arm and outcome -> the counted sessions' ages at their verdicts, in seconds."""
+        """(arm, success) -> ages in seconds of counted sessions when they got their verdicts."""
         self._newest: dict[str, int] = {}
-        """Kind of task -> newest rules of its verdicts; older ones are not counted."""
+        """Kind of task -> newest rules that judged it; verdicts by older rules are not counted."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
-        """Read the events since the last call, up to a position of `connection`."""
+        """Count sessions with events since the last call, up to the position `until`."""
         touched = self._select_sessions(connection, until)
         sessions = read_session_verdicts(
             connection, self._route.alias, self._route.standing.base, self._since, until, touched
@@ -181,8 +182,8 @@ class CanaryHistory:
         )
 
     def _find_verdict_cutoff(self, connection: "Connection") -> str:
-        """Return the earliest start of an ended session that may still get a verdict. Ages count up
-        to the latest call in the tables, so every process agrees."""
+        """Return the earliest start of an ended session that may still get a verdict. Ages are
+        measured up to the latest call in the tables, so every process agrees."""
         latest = latest_call(connection, self._route.alias)
         if latest is None:
             return self._since
@@ -202,7 +203,7 @@ class CanaryHistory:
         )
 
     def _is_replaced_by(self, newest: Mapping[str, int]) -> bool:
-        """Return whether sessions were counted by older rules than these."""
+        """Return whether counted sessions were judged by older rules than the `newest`."""
         return any(rules > self._newest.get(kind, rules) for kind, rules in newest.items())
 
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> None:
@@ -227,7 +228,7 @@ class CanaryHistory:
                 )
 
     def _assign_arm(self, session: SessionVerdict | OpenSession) -> Iterator[ArmSession]:
-        """Yield the session with its arm; nothing if it was not assigned by chance."""
+        """Yield the session with its arm; yield nothing if chance did not assign it."""
         coin = _coin(self._route, self._canary, session.adapter, session.shares)
         if coin is not None:
             ended = isinstance(session, OpenSession) and session.ended
@@ -235,7 +236,7 @@ class CanaryHistory:
 
 
 def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteChanged | None:
-    """Return the route that live traffic decides for a canary; None without a decision yet."""
+    """Return the route to set for a canary by its live evidence; None if it is too early."""
     guard = watched.guard
     if guard.against >= ENOUGH:
         return _build_route(watched, "rollback", None, _harm(guard))
@@ -255,7 +256,7 @@ def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteC
 
 
 def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
-    """Return why a canary's share must not grow, whatever the evidence for it; else None."""
+    """Return a reason to keep the canary's share from growing despite its evidence; else None."""
     guard, imbalance = watched.guard, watched.guard.imbalance
     if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
@@ -276,7 +277,7 @@ def _harm(guard: LiveGuard) -> str:
 
 
 def due_share(towards: float, shares: Sequence[float]) -> float:
-    """Return the canary's share: the shares divide the way to `ENOUGH` into equal factors."""
+    """Return the share for this evidence: shares divide the way to `ENOUGH` into equal factors."""
     steps = len(shares)
     reached = [i for i in range(steps) if i == 0 or towards >= ENOUGH ** (i / steps)]
     return shares[reached[-1]]
@@ -348,7 +349,7 @@ def _age(watched: CanaryEvidence, now: datetime) -> timedelta:
 
 
 def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, str]]:
-    """Yield gated routes, their canaries, and their starts."""
+    """Yield each gated route, its canary, and the start of the canary's first session."""
     table = serving.route_table(connection)
     for route in table.routes:
         rows = [table.adapter(name) for name in route.standing.adapters if name is not None]
@@ -360,7 +361,7 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
 def _count_faults(
     connection: "Connection", route: RouteRow, canary: str, since: str
 ) -> Sequence[ArmFaults]:
-    """Return the fault counts of both arms' ended sessions that chance drew."""
+    """Return fault counts of canary and incumbent, from ended sessions assigned by chance."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
     coins = [
         (_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour)
@@ -380,7 +381,7 @@ def _count_faults(
 def _coin(
     route: RouteRow, canary: str, adapter: str | None, shares: str
 ) -> tuple[Arm, float] | None:
-    """Return a session's arm and the canary's share that drew it; None if chance had no choice."""
+    """Return the session's arm and the canary's share when it was drawn; None without a draw."""
     incumbent = route.standing.incumbent
     share = canary_share(shares, canary, incumbent or route.standing.base)
     if share is None or adapter not in (canary, incumbent):

@@ -1,10 +1,10 @@
-"""The adapters that replicas should hold, and the steps that lead there: pure.
+"""Decide which adapters replicas should hold, and by which steps (pure functions).
 
-A version with members has a role and no files. Its parts, the adapters of its members and of its
-chooser, inherit the role whatever their own states. A part that was loaded for such versions alone
-is retired once the last of them is unloaded. An adapter that plays users keeps its slot until
-another takes its place, while its agent runs on its base; no gateway routes to it. Level-triggered:
-the same situation gives the same steps, also after a kill or a replica's restart.
+A role is the reason to load an adapter. A version with members has a role but no files: its parts,
+the adapters of its members and chooser, inherit the role. A part loaded only for such versions is
+retired after the last of them is unloaded. An adapter that plays users keeps its slot until another
+replaces it, while its agent runs on the same base; no gateway routes to it. The same situation
+always gives the same steps, also after a kill or a replica's restart.
 
 Guarantees: an adapter is unloaded only when it is no part of a version with a role, and every live
 gateway has applied the route without it. No gateway may have a call or an open session on it,
@@ -26,18 +26,18 @@ from events.lifecycle import LOADED, RETIRED, State
 
 PIN: Final = "adapters pin"
 UNPIN: Final = "adapters pin --off"
-"""Names of an operator's actions (also `PIN`)."""
+"""Names of operators' actions, as the events have them (also `PIN`)."""
 
 PROBATION: Final = "~probation"
-"""Suffix of the name under which an adapter is proven before it gets its own again."""
+"""Suffix of the name under which an adapter is proven before it is loaded under its own name."""
 
 ADMISSIBLE: Final = LOADED - RETIRED
-"""States in which an adapter may be staged on more replicas."""
+"""States of an adapter that may be loaded on further replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContents:
-    """Base and adapters that a replica serves."""
+    """Base and adapters that one replica holds."""
 
     url: str
     base: str
@@ -46,31 +46,31 @@ class ReplicaContents:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention of adapters without traffic."""
+    """How long adapters without traffic are kept."""
 
     max_session_age: timedelta
     grace: timedelta
     versions: int
-    """Former adapters per alias that keep their files."""
+    """Number of former adapters per alias whose files are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All inputs of the steps, at one moment."""
+    """All inputs from which the steps are computed, at one moment."""
 
     table: RouteTable
     gateways: Sequence[GatewayState]
     pinned: frozenset[str]
     replicas: Sequence[ReplicaContents]
-    """Replicas that answered."""
+    """The replicas that answered, with their contents."""
     lost: frozenset[str]
     """URLs of the replicas that did not answer."""
     now: datetime
     keeping: Retention
     needed: frozenset[str] = frozenset()
-    """Adapters whose files a job or a gate may still read, and versions of such."""
+    """Adapters whose files a job or gate may still read, and versions with such adapters."""
     away: frozenset[str] = frozenset()
-    """Adapters that play users of an agent on another base."""
+    """Adapters that play users for an agent that now runs on another base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load an adapter that a replica lacks, or was not proven to answer with."""
+    """Load an adapter on a replica that lacks it, or prove it there again."""
 
     replica: str
     adapter: str
@@ -92,21 +92,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Append an event: no replica has the adapter any more."""
+    """Append an event which says that no replica has the adapter any more."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Append an event: an adapter that was loaded as a part goes out of service."""
+    """Append an event that retires an adapter which was loaded only as a part of versions."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an unneeded adapter's files and append the event; a version has no files."""
+    """Delete an adapter's files and append the event; a version with members has no files."""
 
     adapter: str
 
@@ -115,7 +115,7 @@ Step = Unload | Load | Note | Retire | Delete
 
 
 def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
-    """Return the adapters that operators pinned; `actions` are in log order."""
+    """Return the adapters that are pinned after these operators' actions, given in log order."""
     pins: dict[str, None] = {}
     for action in actions:
         name = action.arguments.get("adapter", "")
@@ -127,15 +127,15 @@ def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
 
 
 def roles(situation: Situation) -> dict[str, Role]:
-    """Return why each adapter should be loaded, the last moved ones last. A version with members
-    stands as its parts, each with its strongest reason."""
+    """Return adapter -> reason to load it (role); the ones whose state changed last come last. A
+    version with members is replaced by its parts, each with its strongest role."""
     inherited = _inherit_roles(situation)
     reasons: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
         offset, of_whole = inherited.get(row.adapter, (-1, None))
         role = _role(row, situation)
         if role == "staged" and _is_remainder(row, situation.table):
-            # Unless it is a part of a version with a role, it is retired next (`_retirements`).
+            # Unless a version with a role has it as a part, it is retired next (`_retirements`).
             role = of_whole or "draining"
         role = pick_stronger(role, of_whole)
         if row.has_files and role is not None:
@@ -145,12 +145,12 @@ def roles(situation: Situation) -> dict[str, Role]:
 
 
 def list_heirs(situation: Situation) -> frozenset[str]:
-    """Return the adapters that are loaded as parts."""
+    """Return the adapters that are loaded as parts of versions."""
     return frozenset(_inherit_roles(situation))
 
 
 def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
-    """Return part -> its versions' strongest role, and the last offset that moved one of them."""
+    """Return part -> (offset of the last change of its versions, their strongest role)."""
     inherited: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
         role = None if row.has_files else _role(row, situation)
@@ -163,7 +163,7 @@ def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
 
 
 def describe_user_adapter(row: AdapterRow) -> str:
-    """Return why a command refuses an adapter that plays users."""
+    """Return the error text of a command that refuses an adapter because it plays users."""
     return f"{row.adapter} plays users of {row.alias}, and answers no client"
 
 
@@ -173,8 +173,8 @@ def list_wholes(table: RouteTable, adapter: str) -> list[AdapterRow]:
 
 
 def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
-    """Return whether an adapter without a route is loaded as a part alone: one of its versions went
-    out of service since, and none waits to be staged."""
+    """Return whether an adapter without a route is loaded only as a part: one of its versions has
+    gone out of service, and none waits to be staged."""
     wholes = list_wholes(table, row.adapter)
     return all(whole.state is not State.PRODUCED for whole in wholes) and any(
         whole.state in RETIRED | {State.UNLOADED} and whole.offset > row.offset for whole in wholes
@@ -213,7 +213,7 @@ def is_idle(row: AdapterRow, situation: Situation) -> bool:
 
 
 def steps(situation: Situation) -> list[Step]:
-    """Return the steps that are due. A failing step delays only those of the same adapter."""
+    """Return the steps that are due. If a step fails, only steps of the same adapter wait."""
     wanted = roles(situation)
     return [
         *_unloads(situation, wanted),
@@ -228,7 +228,7 @@ def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]
     ours = {row.adapter for row in situation.table.adapters if row.has_files}
     for replica in situation.replicas:
         for name in sorted(replica.adapters):
-            # Adapters that another program loaded are left alone.
+            # Adapters that were loaded by another program are left alone.
             if (name in ours and name not in wanted) or name.endswith(PROBATION):
                 yield Unload(replica.url, name)
 
@@ -248,13 +248,13 @@ def _lacks(replica: ReplicaContents, row: AdapterRow, inherits: bool) -> bool:
     if replica.url in row.replicas:
         return not there
     if row.state in RETIRED:
-        # It is proven as a part, and no event can say so: what is there was proven.
+        # The adapter was proven as a part and needs no event: an adapter on a replica was proven.
         return inherits and not there
     return inherits or row.state in ADMISSIBLE
 
 
 def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    """Versions with members come first: while loaded, they keep their parts."""
+    """Yield versions with members first: their parts stay loaded as long as they do."""
     for row in sorted(situation.table.adapters, key=lambda row: row.has_files):
         used = row.adapter in wanted if row.has_files else _role(row, situation) is not None
         if row.state in RETIRED and not used:

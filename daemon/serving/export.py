@@ -1,5 +1,6 @@
-"""Export an adapter of the home as one bundle, with its history from the tables. Changes neither
-tables nor files. Raises for unknown names, and for collected or altered files."""
+"""Export an adapter as one bundle, with its history from the tables. Changes nothing. Raises for
+unknown names, and for collected or altered files.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -29,7 +30,7 @@ class NoSuchAdapter(WrongUsage):
 
 
 def find_version(connection: "Connection", name: str) -> AdapterRow:
-    """Return the version by its name or a prefix. Raises NoSuchAdapter."""
+    """Return the version with this name or a prefix of its name. Raises NoSuchAdapter."""
     try:
         return serving.find_adapter(connection, name)
     except UnknownAdapter as error:
@@ -43,7 +44,7 @@ def read_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[st
 
 
 def collect_facts(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
-    """Return an adapter's facts. Raises BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return an adapter's facts for its bundle. Raises BundleRefusal, BadAdapter, NoFingerprint."""
     folder = app.settings.adapter_paths.locate(row.path)
     _check_files(row, folder)
     measured = serving.evaluation_lines(connection, row.adapter)
@@ -69,7 +70,7 @@ def collect_facts(app: "App", connection: "Connection", row: AdapterRow) -> Bund
 def build_lineage(
     connection: "Connection", row: AdapterRow, base_sha256: str | None
 ) -> dict[str, Any]:
-    """Return a version's reasons, with its base, for `lineage.json`."""
+    """Return the content of `lineage.json`: a version's causes and its base."""
     tree = explanation.explain_adapter(connection, row.adapter)
     return {
         "adapter": row.adapter,
@@ -80,7 +81,7 @@ def build_lineage(
 
 
 def list_measured(lines: list[EvaluationLine]) -> list[Measured]:
-    """Return measurements in a model card's form."""
+    """Return the measurements in the form that a model card needs."""
     return [
         Measured(
             line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
@@ -102,7 +103,7 @@ def _check_files(row: AdapterRow, folder: Path) -> None:
 
 
 def iter_ancestors(connection: "Connection", adapter: str) -> Iterator[AdapterRow]:
-    """Yield the adapters that one continued or was merged of, nearest first."""
+    """Yield the adapters that this one was trained from or merged from, nearest first."""
     seen = {adapter}
     waiting = _list_parents(explanation.explain_adapter(connection, adapter))
     while waiting:
@@ -146,7 +147,7 @@ def _build_card_facts(
 
 
 def build_gate(app: "App", row: AdapterRow, measured: list[EvaluationLine]) -> dict[str, Any]:
-    """Return the gate's last report, all measurements and the settings, for `gate.json`."""
+    """Return the content of `gate.json`: the gate's last report, all measurements, the settings."""
     settings = app.settings
     return {
         "adapter": row.adapter,

@@ -1,9 +1,9 @@
-"""The replicas of a home, for code that loads adapters (settings in, engines out).
+"""The fleet: all engines of a home, for code that loads adapters on them.
 
-The engines are the only state. An engine's tolerance, how far its answers may lie from exact ones,
-is measured on its base while no adapter answers, and kept in a file for later commands. Guarantee:
-an adapter that gateways know gets its own name on an engine only after a proof under another name,
-so no call reaches it before. Not covered: when adapters may be loaded and unloaded
+The engines hold the only state. An engine's tolerance says how far its answers may be from exact
+ones. It is measured on the base while no adapter answers, and kept in a file for later commands.
+Guarantee: an adapter that gateways know gets its own name on an engine only after a proof under
+another name, so no call reaches it before. Not covered: when adapters may be loaded and unloaded
 (desired_state.py, staging.py).
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _EMBEDDED: Final = "kintsugi"
 _ENOUGH: Final = Room(1 << 20, 1 << 20)
-"""Room of the embedded engine without a limit: each of its adapters has weights of its own."""
+"""Room of the embedded engine, without a limit: each adapter is a copy of the weights."""
 _UNNAMED: Final = "no engine is named, neither by --upstream nor in the setting upstreams"
 _UNSAID: Final = 1
-"""Slots if nothing names any: vLLM's default of --max-loras."""
+"""Number of adapter slots if neither engine nor settings tell: vLLM's default of --max-loras."""
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class NoReplica(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Start options of an engine that the settings name."""
+    """Options that an engine was started with, according to the settings."""
 
     checkpoint: Path | None = None
     max_loras: int | None = None
@@ -55,12 +55,12 @@ class EngineOptions:
 
 @dataclass(slots=True)
 class Engine:
-    """One replica."""
+    """One replica: an inference server behind one address."""
 
     replica: Replica
     started: EngineOptions = EngineOptions()
     kind: str | None = None
-    """Kind of the engine; None until it is examined, and after it was lost."""
+    """Kind of the engine; None before it was examined, and after it stopped answering."""
     tolerances: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -68,7 +68,8 @@ class Engine:
         return self.replica.url
 
     def read_contents(self) -> ReplicaContents:
-        """Return its contents; on first use, examine it too. Raises ReplicaError."""
+        """Return the base and the adapters that the engine holds. The first call examines the
+        engine too. Raises ReplicaError."""
         try:
             if self.kind is None:
                 self.replica.examine()
@@ -80,7 +81,7 @@ class Engine:
         return ReplicaContents(self.url, models.base, frozenset(models.adapters))
 
     def room(self) -> Room:
-        """Return its room. Raises NotUsable if settings and engine disagree."""
+        """Return its slots and largest rank. Raises NotUsable if settings and engine disagree."""
         limit = self.started.max_loras
         if self.kind == _EMBEDDED:
             return _ENOUGH if limit is None else self._room(limit)
@@ -98,13 +99,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Contents that all replicas reported."""
+    """Contents of all replicas, as they reported them at one moment."""
 
     holding: Mapping[str, ReplicaContents]
     """URL -> contents of the replicas that answered."""
     lost: Mapping[str, ReplicaError]
     unnamed: str = _UNNAMED
-    """Reason why there is no replica."""
+    """Reason why the fleet is empty, for error texts."""
 
     def of_base(self, base: str) -> list[str]:
         """Return the URLs of answering replicas with this base."""
@@ -118,7 +119,7 @@ class Look:
 
 
 class Fleet:
-    """All replicas of a home. Used by one thread at a time."""
+    """All replicas of a home. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Fleet:
         locate: Callable[[str], Path] = Path,
         unnamed: str = _UNNAMED,
     ) -> None:
-        """`locate` maps a stored path to its folder; `unnamed` explains a lack of engines."""
+        """`locate` maps a stored path to a folder; `unnamed` tells why there are no engines."""
         self._unnamed = unnamed
         self.engines = {engine.url: engine for engine in engines}
         self.locate = locate
@@ -159,8 +160,9 @@ class Fleet:
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
-        """Return the expectations of the base's other adapters with files, which could answer in
-        its place. `others` are the RouteTable's rows; the cache of others is dropped."""
+        """Return the expected answers of the base's other adapters with files: each could answer
+        instead of `row`. `others` are the RouteTable's rows. The cache for any other adapter is
+        dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
@@ -240,7 +242,7 @@ class Fleet:
     def _measure_tolerance(self, engine: Engine, expected: Expectation, asked: str) -> float:
         known = self._read_tolerances()
         if asked in known and engine.replica.list_models().adapters:
-            return known[asked]  # one of them may answer just now, and reach the base
+            return known[asked]  # an adapter may answer now, and reach the base
         tolerance = engine.replica.measure_tolerance(expected)
         if known.get(asked) != tolerance:
             self._calibrations.parent.mkdir(parents=True, exist_ok=True)
@@ -252,13 +254,13 @@ class Fleet:
         try:
             tolerances: dict[str, float] = json.loads(self._calibrations.read_bytes())
         except (FileNotFoundError, ValueError):
-            # The file holds only measurements, which are taken again.
+            # The file holds only measurements, and they can be repeated.
             return {}
         return tolerances
 
 
 def _leave(engine: Engine, name: str) -> None:
-    """Unload an adapter that must not stay; lost engines are reconciled later."""
+    """Unload an adapter that must not stay; if the engine is lost, the reconciler does it later."""
     try:
         engine.replica.unload(name)
     except ReplicaError as error:
@@ -268,7 +270,7 @@ def _leave(engine: Engine, name: str) -> None:
 def collect_route_adapters(
     routes: Iterable[RouteRow], base: str, rows: Iterable[AdapterRow]
 ) -> set[str | None]:
-    """Return the adapters in a base's routes, with shadows; None stands for the base, which also
+    """Return the adapters in a base's routes, with shadows. None stands for the base, because it
     answers held-out sessions. `rows` are the route table's, to expand versions with members."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
@@ -278,8 +280,8 @@ def collect_route_adapters(
 
 
 def expand_versions(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> set[str | None]:
-    """Return the adapters that answer for these policies: a version stands for its parts and the
-    base (None), which answers if the chooser is in doubt."""
+    """Return the adapters that answer for these policies. A version becomes its parts and None, the
+    base that answers if the chooser is in doubt."""
     wholes = {row.adapter: row.parts for row in rows if not row.has_files}
     policies = set(names)
     parts = (wholes[name] for name in policies if name in wholes)
@@ -290,8 +292,8 @@ def expand_versions(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> 
 def check_room(
     engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], wanted: Mapping[str, Role]
 ) -> tuple[str, ...]:
-    """Return the adapters to unload before `wanted` (name -> role) can be loaded or take other
-    roles, all at once. Raises NoRoom with the numbers, NotUsable."""
+    """Return the adapters to unload before all of `wanted` (name -> role) can be loaded or change
+    roles together. Raises NoRoom with the numbers, NotUsable."""
     others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
     ours = {adapter: use for adapter, use in roles.items() if adapter in holding.adapters}
     return plan_together({**others, **ours}, wanted, engine.room(), engine.url).give_up

@@ -1,8 +1,8 @@
 """Cumulative lift: an agent's gain over the held-out base since its loop's first promotion.
 
-Compares the success of judged sessions that the loop answered with that of held-out ones. Each
-arm's mean success probability has a confidence sequence at half the error (confidence_sequence.py),
-so the difference lies within both with a probability of at least 95 %, at all times at once.
+Compares the success of judged sessions of two arms: answered by the loop, and held out. Each arm's
+mean success probability has a confidence sequence at half the error (confidence_sequence.py). So
+the bounds of the difference hold with a probability of at least 95 %, at all times at once.
 
 Drift: the claim is about the means so far, not about today. Chance gives both arms the same times
 only at a constant held-out share, so only sessions of the share in force, else the last one, are
@@ -44,15 +44,15 @@ PATIENCE: Final = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class ArmOutcomes:
-    """Sessions of an arm."""
+    """Counts of one arm's sessions."""
 
     sessions: int
     due: int
-    """Sessions that began before the first awaited verdict."""
+    """Sessions that began before the first session whose verdict may still come."""
     judged: int
-    """Sessions of `due` with a verdict."""
+    """Sessions among `due` that have a verdict."""
     success: float | None
-    """Successful share of `judged`; None without any."""
+    """Share of successes among `judged`; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +68,23 @@ class Lift:
     holdout: ArmOutcomes
     loop: ArmOutcomes
     difference: float | None
-    """Success of the loop less the holdout's; None while one has no verdict."""
+    """Success rate of the loop minus that of the holdout; None if one arm has no verdict."""
     low: float
     high: float
     """Anytime-valid bounds of the difference of the mean success probabilities."""
     shares_ok: bool
-    """Whether the shares explain the number of held-out sessions."""
+    """Whether the number of held-out sessions agrees with their share."""
     shares_evidence: float
-    """Evidence against `shares_ok`; from 100 on it is False."""
+    """Evidence against `shares_ok`, which is False from 100 on."""
     judged_ok: bool
     """Whether both arms are judged equally often."""
     judged_evidence: float
-    """Evidence against `judged_ok`; from 100 on it is False."""
+    """Evidence against `judged_ok`, which is False from 100 on."""
 
 
 def read_lifts(connection: "Connection") -> list[Lift]:
-    """Return the lifts on present bases, in the order of the aliases, of those with a promoted
-    adapter and a session drawn since."""
+    """Return the lift of each alias on its present base, ordered by alias. Left out are aliases
+    without a promoted adapter, or without a session drawn since its promotion."""
     lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
     return [lift for lift in lifts if lift is not None]
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 KIND: Final = "merged"
-"""Beginning of merged adapters' names."""
+"""First word of the names of merged adapters."""
 _SECONDS: Final = 3600
 _ROUNDING: Final = 1e-9
 
@@ -56,7 +56,7 @@ class MergeResult:
 
     pushed: PushResult
     repeated: Mapping[str, float]
-    """Common ancestor of members -> how often its change counts, if not once."""
+    """Common ancestor of members -> how many times the merge counts its change, if not once."""
 
 
 def merge_adapters(
@@ -70,9 +70,9 @@ def merge_adapters(
     name: str | None = None,
     checkpoint: Path | None = None,
 ) -> MergeResult:
-    """Merge adapters, each named by a prefix and with its change's weight. The default `rank` is
-    the largest member's; `checkpoint` is the base's folder, if no setting names it. Raises
-    MergeRefusal, UnknownAdapter, PushRefusal and the errors of `adopt`."""
+    """Merge adapters into one. `parts` has a name or prefix and a weight for each adapter. The
+    default `rank` is the largest member's; `checkpoint` is the base's folder if no setting names
+    it. Raises MergeRefusal, UnknownAdapter, PushRefusal and the errors of `adopt`."""
     app.settle()
     with app.reading() as connection:
         members = sorted(
@@ -92,7 +92,7 @@ def merge_adapters(
     _check_members(members)
     checkpoint = checkpoint or find_checkpoint(fleet)
     _check_engines(fleet, rank, checkpoint)
-    # Not below the lock: whoever moves routes waits for it.
+    # Not inside the lock: every command that changes routes waits for the lock.
     with TemporaryDirectory(prefix=f"kintsugi-{KIND}-") as folder:
         source = Path(folder) / KIND
         for member in members:
@@ -187,8 +187,8 @@ def _check_engines(fleet: Fleet, rank: int | None, checkpoint: Path | None) -> N
 
 
 def _find_repeated(members: Sequence[_Member]) -> dict[str, float]:
-    """Return common ancestors whose change does not count once, with its count; only the
-    nearest."""
+    """Return nearest common ancestor of members -> how many times its change counts, if not
+    once."""
     totals: defaultdict[str, float] = defaultdict(float)
     heirs: Counter[str] = Counter()
     for member in members:

@@ -1,10 +1,11 @@
-"""Operations on pushed adapters and on routes: one method each.
+"""Operations on adapters and routes, one method for each.
 
-Each but `canary` and `hold_out` is an `OperatorActed`, which its effects name as their cause.
-Guarantees: a repeated command, also after a `kill -9`, ends where the first would have. A route
-names an adapter only once all replicas proved it, so partial success routes no session. A route
-that the tables would refuse is refused before it is appended, and immediate refusals leave no
-event. Not covered: gateways (producers/gateway), and unloading (reconciler.py).
+Each operation except `canary` and `hold_out` appends an `OperatorActed`; the events that follow
+name it as their cause. Guarantees: a command repeated after a `kill -9` gives the same result as
+one uninterrupted command. A route names an adapter only once all replicas proved it, so partial
+success routes no session. A route that the tables would refuse is refused before it is appended,
+and immediate refusals leave no event. Not covered: gateways (producers/gateway), and unloading
+(reconciler.py).
 """
 
 from collections import Counter
@@ -49,7 +50,7 @@ class RetirementRefusal(KintsugiError):
 
 
 class NothingBefore(KintsugiError):
-    """A route has no former adapter."""
+    """A route has no former adapter to return to."""
 
 
 class Publisher:
@@ -137,8 +138,8 @@ class Publisher:
             return self._flip(route, act, "adapters promote", arguments)
 
     def canary(self, name: str, share: float) -> RouteRow:
-        """Give an adapter that passed its gate its first share of the sessions, without an
-        operator. Raises HomeLockBusy and the errors of `promote`."""
+        """Give an adapter that passed its gate its first share of sessions, by the loop and not by
+        an operator. Raises HomeLockBusy and the errors of `promote`."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
@@ -202,8 +203,8 @@ class Publisher:
             return self._flip(route, act, "route set", arguments)
 
     def rollback(self, alias: str, act: Act, to: str | None = None) -> RouteRow:
-        """Make a former adapter of an alias answer again, from every session's next call. `to`
-        names it (the base by its name); default: the last. Raises NothingBefore, StageRefusal,
+        """Make a former adapter answer all sessions of an alias from their next call on. `to` names
+        the adapter or base; default: the one before. Raises NothingBefore, StageRefusal,
         RouteRefusal, DecisionRefusal."""
         self.app.settle()
         with self.app.reading() as connection:
@@ -222,15 +223,15 @@ class Publisher:
         )  # fmt: skip
         arguments = {"alias": alias, "to": target or standing.base}
         if target is None or self._staging.answers(self.adapter(target)):
-            # Nothing has to be loaded, so no replica has to be waited for.
+            # A rollback loads no adapter, so it does not wait for replicas.
             self._check(route)
             return self._turn(route, self.decisions.act(act, "adapters rollback", arguments))
         with hold_serving_lock(self.app.home):
             return self._flip(route, act, "adapters rollback", arguments)
 
     def hold_out(self) -> list[str]:
-        """Give every route with adapters the settings' held-out share; return the changed aliases.
-        Call within `hold_serving_lock`. Raises BaseMixup, ReplicaError, RouteRefusal,
+        """Set the held-out share of the settings on every route with adapters; return the aliases
+        that changed. Call within `hold_serving_lock`. Raises BaseMixup, ReplicaError, RouteRefusal,
         DecisionRefusal."""
         changed = list[str]()
         for row in self._table().routes:
@@ -246,7 +247,7 @@ class Publisher:
             self._check(route)
             if not standing.holdout:
                 self._check_apart(route)
-            # The same share may be set again later: each time is a step of its own.
+            # The same share may be set again later, so each change has an id of its own.
             self.decisions.take(route, f"holdout {holdout:g} after {row.offset}", row.cause)
             changed.append(row.alias)
         return changed
@@ -258,7 +259,7 @@ class Publisher:
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
     ) -> RouteRow:
-        """Load missing adapters, then turn the route. Call within `hold_serving_lock`."""
+        """Load missing adapters, then change the route. Call within `hold_serving_lock`."""
         rows = [self.adapter(name) for name in _list_adapters(route)]
         unstaged = [row for row in rows if not lies_ready(row)]
         for row in unstaged:
@@ -271,12 +272,12 @@ class Publisher:
         for row in rows:
             self._staging.bring(row, _role(route, row.adapter), cause, back=back)
         self._check(route)
-        if not back:  # a way back is not to be waited for
+        if not back:  # a rollback must not wait
             self._check_apart(route)
         return self._turn(route, cause)
 
     def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
-        """Check a route by the tables; `unstaged` will be staged first. Raises RouteRefusal."""
+        """Check that the tables accept a route once `unstaged` are staged. Raises RouteRefusal."""
         table = self._table()
         standing = table.route(route.alias)
         known = {row.adapter: row.candidate for row in table.adapters}
@@ -285,7 +286,7 @@ class Publisher:
         routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
-        """Check that a route tells base and adapters apart. Raises BaseMixup, ReplicaError."""
+        """Check that engines tell base and adapters apart. Raises BaseMixup, ReplicaError."""
         table = self._table()
         others = [other for other in table.routes if other.alias != route.alias]
         ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PushRefusal(KintsugiError):
-    """Another adapter has, or had, the name."""
+    """The name belongs to another adapter, or belonged to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PushResult:
 
     adapter: AdapterRow
     new: bool
-    """False for files that were pushed before."""
+    """False if the same files were pushed before."""
 
 
 def push(
@@ -63,7 +63,7 @@ def push(
 
 
 def only_base(fleet: Fleet) -> str:
-    """Return the engines' one base. Raises NoReplica if there is not exactly one."""
+    """Return the base that all engines serve. Raises NoReplica if they serve none or several."""
     look = fleet.look()
     bases = {contents.base for contents in look.holding.values()}
     if len(bases) == 1:
@@ -75,8 +75,8 @@ def only_base(fleet: Fleet) -> str:
 def adopt_for_fleet(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
 ) -> HomeAdapter:
-    """Copy an adapter into the home, checked by the engines' checkpoint and ranks in the
-    settings."""
+    """Copy an adapter into the home, after checks by the engines' checkpoint and the settings'
+    ranks."""
     return adopt(
         source, app.settings.adapters, checkpoint or find_checkpoint(fleet), kind=kind, name=name,
         max_rank=find_max_rank(fleet),
@@ -90,7 +90,7 @@ def find_checkpoint(fleet: Fleet) -> Path | None:
 
 
 def find_max_rank(fleet: Fleet) -> int | None:
-    """Return the largest rank that all engines take, if settings name any."""
+    """Return the largest rank that every engine accepts, if settings name ranks."""
     started = (engine.started.max_lora_rank for engine in fleet.engines.values())
     return min((rank for rank in started if rank), default=None)
 
@@ -98,7 +98,8 @@ def find_max_rank(fleet: Fleet) -> int | None:
 def record_adapter(
     app: "App", data: AdapterProduced, act: Act, command: str, arguments: Mapping[str, Any]
 ) -> PushResult:
-    """Append an unknown adapter of the home, by a person's command. Raises PushRefusal."""
+    """Append the event of an adapter that the tables lack, by a person's command. Raises
+    PushRefusal."""
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:
@@ -112,7 +113,7 @@ def record_adapter(
 
 
 def _check_same(app: "App", known: AdapterRow, data: AdapterProduced) -> None:
-    """Raise PushRefusal unless a known adapter has the pushed values."""
+    """Raise PushRefusal unless the known adapter has the values that were pushed."""
     locate = app.settings.adapter_paths.locate
     same = (known.sha256, locate(known.path), known.alias, known.base)
     if same != (data.sha256, locate(data.path), data.alias, data.base):

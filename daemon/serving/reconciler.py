@@ -4,8 +4,8 @@ A restarted replica gets its adapters back, each proven under another name first
 logged, tried again later, and delays no other adapter. Guarantees: `AdapterMoved(unloaded)` is
 appended when no answering replica holds the adapter, `AdapterMoved(collected)` when its files are
 gone (a version with members has none), `AdapterMoved(draining)` when the last version with a part
-is unloaded. Ids follow from the adapter's last event, so two reconcilers, or a killed one, do it
-once. Files outside the adapters' folder are never deleted.
+is unloaded. Event ids depend on the adapter's last event, so two reconcilers, or a killed one,
+append them once. Files outside the adapters' folder are never deleted.
 """
 
 import shutil
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _CLEARINGS: Final = 4
-"""Rounds of unloading: a version is unloaded, its parts are retired, unloaded and noted."""
+"""Rounds of unloading: unload a version, retire its parts, unload them, append the events."""
 
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """Result of a tick: adapters, and errors as sentences."""
+    """Result of a tick: the adapters it changed, and errors as sentences."""
 
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class ReconcileResult:
 
 
 def observe(app: "App", look: Look, now: datetime) -> Situation:
-    """Return the present situation of tables and replicas."""
+    """Return what tables and replicas hold at present."""
     settings = app.settings.serving
     with app.reading() as connection:
         table = serving.route_table(connection)
@@ -88,7 +88,8 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
 
 
 def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
-    """Return the adapters that a job may train on from, and the best at a kind, for comparisons."""
+    """Return the adapters that a job may continue, and the best adapter at each kind of task, which
+    new ones are compared with."""
     needed = set(succession.list_training_bases(connection))
     for route in table.routes:
         state = route.standing
@@ -101,7 +102,7 @@ def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
 
 
 def _find_away(connection: "Connection", table: RouteTable) -> frozenset[str]:
-    """Return the adapters that play users of an agent on another base."""
+    """Return the adapters that play users for an agent that now runs on another base."""
     bases = dict(agents.present(connection))
     return frozenset(
         row.adapter
@@ -111,7 +112,8 @@ def _find_away(connection: "Connection", table: RouteTable) -> frozenset[str]:
 
 
 class Reconciler:
-    """Reconciles replicas and tables of one home. The caller holds `hold_serving_lock`."""
+    """Brings replicas and tables of one home into agreement. The caller holds
+    `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
         self._app = app
@@ -135,7 +137,8 @@ class Reconciler:
         return done
 
     def clear(self) -> None:
-        """Unload only unused adapters, to make room. A version's parts follow it."""
+        """Unload only unused adapters, to make room; the parts of a version are unloaded after
+        it."""
         for _ in range(_CLEARINGS):
             look = self._fleet.look()
             situation = observe(self._app, look, self._clock())
@@ -145,7 +148,7 @@ class Reconciler:
             self._do(due, situation, look)
 
     def _anything(self) -> bool:
-        """Return whether engines may hold an adapter; otherwise they are not asked."""
+        """Return whether engines may hold an adapter; if not, they need not be asked."""
         with self._app.reading() as connection:
             return bool(serving.route_table(connection).adapters)
 
@@ -194,7 +197,7 @@ class _Taker:
         self._roles = roles(situation)
         self._inheriting = list_heirs(situation)
         self._proofs: dict[str, dict[str, Proof]] = {}
-        """Adapter -> first proofs by replica."""
+        """Adapter -> replica -> its first proof there."""
 
     def take(self, step: Step) -> None:
         match step:
@@ -210,7 +213,7 @@ class _Taker:
                 self._delete(step)
 
     def tell(self) -> None:
-        """Append events for replicas that newly answer with adapters."""
+        """Append an event for each adapter that newly answers on replicas."""
         for name, proofs in self._proofs.items():
             row = self._row(name)
             staged = AdapterStaged(
@@ -278,7 +281,7 @@ class _Taker:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, or the rest that a kill left. Raises OSError."""
+    """Remove a folder, or the rest of it after a kill. Raises OSError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)
     if folder.exists():
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -8,12 +8,12 @@
         replica.prove_base("agent-120-1f2e3d4c", expected, tolerance)       beside it
         replica.unload("agent-120-1f2e3d4c")
 
-It holds no state but the connection. Guarantees: an adapter is never replaced. A name that was
-loaded from a folder of another name is an error; from a folder of the same name, which ends with a
-hash of its content, it counts as loaded. After a load each of several fresh connections names the
-adapter. Every error tells whether the engine refused or is gone. Not covered: the state after a
-timeout (ask `list_models`), load balancers that pin a client to one engine, and the order of
-unloads and deleted files.
+It holds no state but the connection. Guarantees: an adapter is never replaced. It is an error if
+the name was loaded from a folder with another name. A folder with the same name counts as the same,
+since folder names end with a hash of the content. After a load, several fresh connections all list
+the adapter. Every error tells whether the engine refused or does not answer. Not covered: the state
+after a timeout (ask `list_models`), load balancers that pin a client to one engine, and the order
+of unloads and deleted files.
 """
 
 import json
@@ -45,24 +45,24 @@ from events.errors import KintsugiError
 from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 
 OLDEST_VLLM: Final = (0, 32, 0)
-"""Oldest version known to answer each request with its own adapter while others are loaded; 0.22.1
-and 0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
+"""Oldest version known to answer with the right adapter while others are being loaded; 0.22.1 and
+0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
 
 CONNECTIONS: Final = 8
 """Number of fresh simultaneous connections that must get the same answer."""
 PATIENCE: Final = 120.0
-"""Seconds for a load or the probes: an engine may have to compile for its first adapter."""
+"""Timeout in seconds of a load or the probes: an engine may compile for its first adapter."""
 
 _LOOK_SECONDS: Final = 10.0
-"""Seconds for requests that an engine answers from memory."""
+"""Timeout in seconds of requests that an engine answers from memory."""
 _MAX_ANSWER_BYTES: Final = 16 << 20
 """Largest accepted answer of an engine, in bytes; its metrics are the largest."""
 _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
-"""Tokens written while a base is probed; fewer than any engine's context."""
+"""Tokens that a model writes in the background while a base is probed; fits every context."""
 
 _SCORES: Final = 5
-"""Most scores of a base beside such answers."""
+"""Maximum probes of a base while an adapter answers in the background."""
 
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
@@ -83,7 +83,7 @@ class LoadRefusal(ReplicaError):
 
 
 class NameConflict(ReplicaError):
-    """The name is in use on the engine for something else."""
+    """The engine uses the name for another adapter or for its base."""
 
 
 class NoSuchModel(ReplicaError):
@@ -101,22 +101,22 @@ class SeveralProcesses(ReplicaError):
 
 
 class NotUsable(ReplicaError):
-    """The engine is of another kind or an older version than is needed."""
+    """The engine is of the wrong kind or of too old a version."""
 
 
 class NoPath(ReplicaError):
-    """The replica's name for a folder of this machine is not known."""
+    """No setting tells where the engine sees a folder of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathMap:
-    """Folders of this machine -> their names where the engine runs."""
+    """Folders of this machine -> paths of the same folders where the engine runs."""
 
     prefixes: Mapping[Path, str] = field(default_factory=dict)
-    """Folder here -> folder there; the longest match counts. Empty: equal names."""
+    """Folder here -> folder there; the longest matching prefix counts. Empty: paths are equal."""
 
     def there(self, folder: Path) -> str:
-        """Return an absolute folder's name there. Raises NoPath."""
+        """Return where the engine sees an absolute folder of this machine. Raises NoPath."""
         if not folder.is_absolute():
             raise NoPath(f"{folder} is not absolute; name adapters by absolute paths")
         if not self.prefixes:
@@ -133,13 +133,13 @@ class PathMap:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """The models that an engine says it serves."""
+    """The models that an engine lists."""
 
     base: str
     """Name of the base; the first if it has several."""
     bases: frozenset[str]
     adapters: Mapping[str, str]
-    """Adapter name -> the folder it was loaded from, as the engine names it."""
+    """Adapter name -> folder that it was loaded from, as a path on the engine's machine."""
     kind: str
     """Owner of its models: `vllm`, `kintsugi` (the embedded engine) or another."""
 
@@ -148,12 +148,12 @@ class ModelList:
 class _Reply:
     status: int
     document: Any
-    """The answer's JSON, or None."""
+    """JSON of the answer, or None if it is no JSON."""
     text: str
 
     @property
     def refusal(self) -> str | None:
-        """Return the engine's reason; None if the engine did not write the answer."""
+        """Return the engine's reason for an error; None if the engine did not write the answer."""
         error = self.document.get("error") if isinstance(self.document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         return None if message is None else str(message)
@@ -164,19 +164,19 @@ class _Reply:
 
 
 class _Writing:
-    """The answers that a model writes in the background, numbered from 1."""
+    """Answers that a model writes in a background thread, numbered from 1."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._count = 0
         self._open = False
-        """Whether the last of them has begun and not ended."""
+        """Whether the newest answer is still being written."""
         self.is_over = False
-        """Whether no more are wanted, or none can be had."""
+        """Whether to stop: no more answers are needed, or the model gives none."""
 
     @contextmanager
     def open_answer(self) -> Iterator[Callable[[], None]]:
-        """Count an answer; yield a function to call when a part of it arrives."""
+        """Count a new answer; yield a function to call when a part of it arrives."""
         self._count += 1
         try:
             yield partial(self._set, is_open=True)
@@ -223,7 +223,7 @@ class Replica:
         self._patience = patience
         headers = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
         headers["accept-encoding"] = "identity"
-        # Each request has its own connection: else several processes would look like one.
+        # Each request uses a new connection: otherwise several processes would look like one.
         fresh = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx2.Client(headers=headers, limits=fresh, trust_env=False)
 
@@ -259,7 +259,7 @@ class Replica:
         return _parse_models(self.url, reply.document)
 
     def load(self, name: str, folder: Path) -> None:
-        """Load an adapter under a name, unless it is loaded. Return when every connection names it.
+        """Load an adapter under `name` if it is not loaded; return when every connection lists it.
         Raises LoadRefusal, NameConflict, NoPath, SeveralProcesses, ReplicaDown."""
         there = self.paths.there(folder)
         if not self._is_there(name, there, self.list_models()):
@@ -291,7 +291,7 @@ class Replica:
             )
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
-        """Return a model's answers to the probes, which queue with the engine's other requests.
+        """Return a model's answers to the probes; they wait behind other requests of the engine.
         Raises NoSuchModel, NoAnswer, ReplicaDown, Unreadable."""
         reply = self._ask("POST", "/completions", question(model, prompts), self._patience)
         if reply.status != 200:
@@ -329,8 +329,8 @@ class Replica:
         return {token: scores[token] for token in tokens}
 
     def measure_tolerance(self, expected: Expectation) -> float:
-        """Return how far the engine's answers may be from the expected ones, and prove its base by
-        it. Call while no adapter answers. Raises OtherBase and the errors of `list_models` and
+        """Prove the engine's base, and return how far its answers may be from the expected ones.
+        Call while no adapter answers. Raises OtherBase and the errors of `list_models` and
         `score`."""
         return tolerance(self.score(self.list_models().base, expected.prompts), expected)
 
@@ -341,8 +341,8 @@ class Replica:
         tolerance: float,
         rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
-        """Prove that the engine answers with the adapter `name` and with no other known one. Raises
-        NotProven and the errors of `score`."""
+        """Prove that the engine answers with the adapter `name` and not with one of `rivals`.
+        Raises NotProven and the errors of `score`."""
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
     def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:
@@ -371,8 +371,8 @@ class Replica:
         return int(match[1]) if match else None
 
     def _is_there(self, name: str, there: str, models: ModelList) -> bool:
-        """Return whether the adapter is loaded from that folder, or from one of that name: the
-        engine may have loaded it before the home moved. Raises NameConflict."""
+        """Return whether the adapter is loaded from the folder `there`, or from one with that
+        folder's name, in case the home moved since. Raises NameConflict."""
         if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = models.adapters.get(name)
@@ -385,7 +385,7 @@ class Replica:
 
     @contextmanager
     def _write_in_background(self, model: str, prompts: Prompts) -> Iterator["_Writing"]:
-        """Let a model write answers until the block ends. Raises their errors."""
+        """Inside the block, let a model write answers in the background. Raises their errors."""
         writing = _Writing()
 
         def write() -> None:
@@ -404,7 +404,8 @@ class Replica:
             result.result()
 
     def _write(self, model: str, prompts: Prompts, writing: "_Writing") -> None:
-        """Read one answer until no more is needed. Raises NoSuchModel, NoAnswer, ReplicaDown."""
+        """Request one answer, and read it until no more answers are needed. Raises NoSuchModel,
+        NoAnswer, ReplicaDown."""
         body = {
             "model": model, "prompt": list(prompts[0]), "max_tokens": _WRITTEN,
             "ignore_eos": True, "stream": True,
@@ -457,7 +458,7 @@ class Replica:
 
     def _list_consistent_models(self) -> ModelList:
         """Return the models if several connections agree on them. Raises SeveralProcesses."""
-        # Twice: another process may load while they ask.
+        # Asked twice: another process may load an adapter in between.
         for _ in range(2):
             answers = self._list_models_in_parallel()
             if all(models == answers[0] for models in answers):
@@ -482,7 +483,7 @@ class Replica:
             )
 
     def _check_metrics(self) -> None:
-        """Compare start times to check that one process answers. Raises SeveralProcesses."""
+        """Check by start times in the metrics that one process answers. Raises SeveralProcesses."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             pages = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
         starts = {match[1] for page in pages if (match := _STARTED.search(page))}
