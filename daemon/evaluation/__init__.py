@@ -1,1 +1,1 @@
-"""Playing tasks with an agent, and the gate that compares two of them (adapter)."""
+"""Playing tasks with an agent, and the gate that compares two agents (adapter)."""

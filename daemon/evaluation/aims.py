@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
-    """Return a candidate's job, or those of its cycle that made members of it."""
+    """Return the job that made a candidate, or the jobs of its cycle that made its members."""
     if row.has_files:
         job = None if row.job is None else learning.job(connection, row.job)
         return [] if job is None else [job]
@@ -24,8 +24,8 @@ def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
 
 
 def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
-    """Return pattern and id of the tasks that the cycle wrote for these jobs: all, or those of a
-    branch's patterns. A branch without any, because it retrains a member, has its own targets."""
+    """Return (pattern, task id) of the tasks that the cycle wrote for these jobs. For a branch,
+    only its patterns' tasks; without any it retrains a member and has its own targets."""
     aims: dict[tuple[str, str], None] = {}
     for job in jobs:
         if job.cycle is None:

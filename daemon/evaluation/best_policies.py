@@ -1,7 +1,7 @@
-"""The best policy ever of each kind of task, by the reports of passed gates. Pure.
+"""Find the best policy so far for each kind of task, from reports of passed gates (pure).
 
-Each promotion was measured against its incumbent, and against a kind's best policy if that was
-another. The first best is the base. Another replaces it when the lower 95 % bound of their
+Each promotion was measured against its incumbent, and against a kind's best policy if that was not
+the incumbent. The first best is the base. Another replaces it when the lower 95 % bound of their
 difference, chained along the promotions with variances added, is above 0. The estimate alone would
 pass lucky candidates that cost a kind a little each time: 2 of 5 chains would lose their best
 policy (ADR 0051). A gap in the reports (a promotion by hand, a missing kind, other rules than
@@ -28,9 +28,9 @@ class BestPolicy:
     """The best policy of a kind of task."""
 
     adapter: AdapterRow | None
-    """None: the base."""
+    """Adapter of the policy; None: the base."""
     gap: Gap
-    """The incumbent's difference to it."""
+    """Success rate of the incumbent minus that of this policy."""
 
 
 def find_best(
@@ -39,14 +39,14 @@ def find_best(
     kinds: Iterable[str],
     rules: Mapping[str, str] | None = None,
 ) -> dict[str, BestPolicy]:
-    """Return kind -> its best policy, without kinds whose best is the incumbent or unknown.
-    `promotions` are in order; `rules` are today's, None: reports by any rules count."""
+    """Return kind -> best policy, without kinds whose best policy is unknown or the incumbent.
+    `promotions` are in order. `rules` are today's; with None, reports by any rules count."""
     best = {kind: _find_best(promotions, incumbent, kind, rules) for kind in kinds}
     return {kind: policy for kind, policy in best.items() if policy is not None}
 
 
 def list_measured_kinds(promotions: Iterable[AdapterRow]) -> tuple[str, ...]:
-    """Return the kinds in the reports, without tasks behind a refused call."""
+    """Return the kinds in the reports, without the slice of tasks after a refused call."""
     kinds: dict[str, None] = {}
     for row in promotions:
         if row.gate is None:
@@ -68,13 +68,14 @@ def _find_best(
 ) -> BestPolicy | None:
     best: AdapterRow | None = None
     gaps: dict[str | None, Gap] = {None: Gap(0.0, 0.0)}
-    """Policy -> its difference to the best."""
+    """Policy -> its success rate's difference to the best policy."""
     for row in promotions:
         gap = None
         if rules is None or (row.gate and row.gate.rules.get(kind) == rules.get(kind)):
             gap = _measure(row, kind, None if best is None else best.adapter, gaps)
         if gap is None or gap.value - _Z * sqrt(gap.variance) > 0:
-            # From here on others are compared with this one, as far as their difference is known.
+            # From here on, this policy is the best: others are compared with it if their difference
+            # is known.
             gaps = {} if gap is None else {name: _chain(at, gap, -1) for name, at in gaps.items()}
             gaps[row.adapter] = Gap(0.0, 0.0)
             best = row
@@ -121,10 +122,10 @@ def _read_check(check: Check) -> Gap | None:
 
 
 def _gap(value: float, low: float, level: float) -> Gap:
-    """Return a gap with the variance of a normal estimate that has this bound."""
+    """Return a gap whose variance is that of a normal estimate with this lower bound."""
     return Gap(value, ((value - low) / NormalDist().inv_cdf(1 - level)) ** 2)
 
 
 def _chain(first: Gap, second: Gap, sign: int) -> Gap:
-    """Return the sum of two differences, or with a sign of -1 the first less the second."""
+    """Return the sum of two differences, or with `sign` -1 the first minus the second."""
     return Gap(first.value + sign * second.value, first.variance + second.variance)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 OFFICIAL: Final[Basis] = "TURNS"
-"""Part of the reward with BFCL's own verdict."""
+"""Name of the reward's part that has BFCL's own verdict."""
 _JUDGED_OFFICIALLY: Final = frozenset(
     {
         Termination.USER_STOP,
@@ -35,20 +35,20 @@ _JUDGED_OFFICIALLY: Final = frozenset(
         Termination.AGENT_ERROR,
     }
 )
-"""Endings that BFCL judges; others are failed requests there."""
+"""Endings that BFCL judges; at any other ending BFCL counts a failed request."""
 
 
 Outcomes = dict[str, Sequence[bool | None]]
-"""Task -> each trial's verdict."""
+"""Task -> verdict of each trial; None if the trial was spoiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A fully played category."""
+    """A category of which all tasks were played."""
 
     run: Run
     idle: Mapping[str, Grade]
-    """Task -> verdict on doing nothing."""
+    """Task -> verdict on an agent that does nothing."""
     official: Outcomes
 
 
@@ -76,7 +76,7 @@ def survey_categories(
 
 
 def read_official(app: "App", run: Run) -> Outcomes:
-    """Return task -> each trial's official verdict; None if spoiled. Raises LogTruncated,
+    """Return task -> official verdict of each trial, None for a spoiled trial. Raises LogTruncated,
     BadRecord."""
     from daemon.sessions import transcript
 
@@ -94,7 +94,7 @@ def read_official(app: "App", run: Run) -> Outcomes:
 
 
 def is_right_officially(rollout: RolloutEnded) -> bool:
-    """Return BFCL's verdict on a recorded, unspoilt rollout."""
+    """Return whether a recorded rollout that is not spoiled passes by BFCL's verdict."""
     return rollout.reward_parts.get(OFFICIAL) == 1.0 and rollout.termination in _JUDGED_OFFICIALLY
 
 
@@ -117,7 +117,7 @@ def report(played: Mapping[str, Category], lacking: Mapping[str, str]) -> dict[s
 
 
 def _describe(categories: Sequence[Category]) -> dict[str, Any]:
-    """Return pass^k by both verdicts, and that of doing nothing."""
+    """Return pass^k by both verdicts, and pass^k of an agent that does nothing."""
     official: Outcomes = {}
     strict: Outcomes = {}
     idle: dict[str, Grade] = {}

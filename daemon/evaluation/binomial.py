@@ -1,4 +1,4 @@
-"""Test whether a count is higher than chance makes it, beside another count. Pure.
+"""Test whether one count is higher than another beyond chance (pure).
 
 Two Poisson counts have exposures in the ratio share : 1 - share. With the same rate, given their
 sum, the first is Binomial(sum, share), whatever the rate (Przyborowski and Wilenski 1940).
@@ -21,7 +21,7 @@ def conditional_binomial(after: int, before: int, share: float) -> float:
     total = after + before
     if after > total * share:
         return _tail(after, total, share)
-    # Below the middle the other tail is the one whose terms fall: `before` or more of the others.
+    # Below the middle, sum the other tail, whose terms fall: `before` or more of the other events.
     return 1.0 - _tail(before + 1, total, 1.0 - share)
 
 
@@ -36,7 +36,7 @@ def bound_share(count: int, whole: int, level: float) -> float:
         return high
     while high - low > 1e-12:
         middle = (low + high) / 2
-        # That `count` or fewer hit is that the others are at least so many.
+        # At most `count` hits means that at least the rest are no hits.
         hit = conditional_binomial(whole - count, count, 1 - middle) if middle else 1.0
         low, high = (middle, high) if hit > level else (low, middle)
     return high

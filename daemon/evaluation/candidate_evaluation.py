@@ -89,22 +89,22 @@ _BATCH: Final = 256
 """Rollouts that are appended at once."""
 _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
-"""How far from the first task of the looks the pilot's begin."""
+"""Distance between the first task of the looks and the first task of the pilot."""
 _SLICE_SEEDS: Final = TASKS // 4
-"""Distance between the first task of a pilot or of the looks and the slice's fresh tasks."""
+"""Distance between a look's or pilot's first task and the first fresh task of the slice."""
 _NOTED: Final = "noted.json"
 _TRIALS: Final = "gates"
-"""Folder beside the trials: adapter -> its trials that were to run, one a line."""
+"""Folder beside the trials with a file per adapter: names of its planned trials, one a line."""
 _DIGITS: Final = 24
-"""Digits of the digest with which the names of all trials of an evaluation begin."""
+"""Digits of the evaluation's digest; the names of all its trials begin with them."""
 
 
 class SliceTasks(Protocol):
-    """Draws the tasks of a slice beside the traffic's kinds."""
+    """Draws the tasks of an additional slice beside the kinds of the traffic."""
 
     @property
     def remedy(self) -> str:
-        """Return advice for an environment that gives too few of them."""
+        """Return advice for an environment that gives too few tasks of the slice."""
 
     def draw(
         self,
@@ -121,11 +121,11 @@ class SliceTasks(Protocol):
 
 class _TrialNote(StrictModel):
     following: Sizes | None
-    """Sizes of the next look, all looks together; None when the gate has decided."""
+    """Sizes up to and including the next look; None when the gate has decided."""
 
 
 class CandidateEvaluation:
-    """One candidate beside one incumbent."""
+    """The evaluation of one candidate against one incumbent."""
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
@@ -149,7 +149,7 @@ class CandidateEvaluation:
         self._checkpoint = agent.checkpoint
         self._trials = GateTrials(app, runner, row, agent.checkpoint, user)
         self._slice_bodies: dict[str, str] = {}
-        """Played task that begins behind a refused call -> the text of its body."""
+        """Played task that begins after a refused call -> text of its body."""
         self._held_out = held_out
         self._environment = with_definitions(
             app,
@@ -158,7 +158,7 @@ class CandidateEvaluation:
             ),
             self._slice_bodies,
         )
-        # What a cheater wins says nothing of who is better.
+        # If an agent that cheats wins a kind, that kind cannot tell which agent is better.
         self._excluded = find_cheat_exclusions(settings, self._environment)
         with app.reading() as connection:
             self._jobs = list_jobs(connection, row)
@@ -169,15 +169,17 @@ class CandidateEvaluation:
         if self._is_member:
             compared.append("member")
         if gates:
-            # Also beside an incumbent that is back: what was said of it once is not said again.
+            # Also if a former incumbent is back: an earlier report on the same pair is not appended
+            # again.
             compared.append(str(gates))
         if self._rules:
             compared.append(exact_json(self._rules))
         if user is not None:
-            # Who plays, and not how its endpoint is asked: a larger budget goes on with the tasks.
+            # The digest names the user's model, not its endpoint's settings, so a larger budget
+            # continues.
             left = USER_LIMITS if isinstance(user, EndpointUser) else frozenset[str]()
             compared.append(user.model_dump_json(exclude=set(left)))
-        # A setting of the slice alone changes no evaluation without it.
+        # A setting that concerns the slice alone changes no evaluation without the slice.
         left_out = None if self._plays_slice else {"token_growth_after_error"}
         rules = [
             self._trial.model_dump(mode="json"),
@@ -188,7 +190,7 @@ class CandidateEvaluation:
         self.digest: Final = sha256(
             exact_json([compared, self._place, self.slices, rules, aims, best])
         )
-        """Names the evaluation: equal for equal comparisons."""
+        """Name of the evaluation: equal comparisons have equal digests."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -200,7 +202,7 @@ class CandidateEvaluation:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """Return the kinds, and the slice behind a refused call if it is played."""
+        """Return the kinds, and the slice of tasks after a refused call if it is played."""
         return (*self.kinds, AFTER_ERROR) if self._plays_slice else self.kinds
 
     @property
@@ -221,7 +223,7 @@ class CandidateEvaluation:
 
     @property
     def _siblings(self) -> frozenset[str]:
-        """Return the kinds that are measured and cannot reject it."""
+        """Return the kinds that are measured but cannot reject the candidate."""
         return frozenset(self.kinds) - set(self._judged)
 
     def advance(self) -> Iterator[str]:
@@ -258,7 +260,7 @@ class CandidateEvaluation:
     # What is played
 
     def _plan(self, number: int, sizes: Sizes | None, earlier: Sequence[Plan]) -> Plan:
-        """Return the pilot's plan without sizes; else a look's, without tasks played before."""
+        """Return the pilot's plan (`sizes` None), or a look's without tasks of earlier plans."""
         trial, incumbent = self._trial, self._incumbent
         players = [self._build_player(incumbent)]
         if sizes is None:
@@ -290,7 +292,7 @@ class CandidateEvaluation:
         )
 
     def _build_player(self, row: AdapterRow | None) -> Player:
-        """Return the player of a version, or of the base for None. Raises CannotExamine."""
+        """Return a version's player, or the base's if `row` is None. Raises CannotExamine."""
         try:
             with self._app.reading() as connection:
                 return build_player(connection, row)
@@ -298,7 +300,7 @@ class CandidateEvaluation:
             raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
-        """Return the ids of `counts` tasks of each kind, evenly mixed; larger counts only add."""
+        """Return ids of `counts` tasks per kind, evenly mixed; larger counts only add tasks."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
         entries = [
@@ -313,7 +315,7 @@ class CandidateEvaluation:
         return tuple(task for _, _, task in sorted(entries))
 
     def _draw_slice(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
-        """Draw tasks behind a refused call, by the traffic's shares, and keep their bodies."""
+        """Draw tasks after a refused call, by the traffic's shares, and keep their bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
         if self._is_member:
             shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
@@ -340,7 +342,7 @@ class CandidateEvaluation:
     def _reference_plan(
         self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
     ) -> Plan | None:
-        """Return a best policy's part of a look's plan; None without tasks of its kinds."""
+        """Return a look's tasks that a best policy plays; None without tasks of its kinds."""
         tasks = tuple(
             task
             for task in plan.tasks
@@ -382,11 +384,11 @@ class CandidateEvaluation:
         return targets if self._gate.test == "sign_flip" else targets[:1]
 
     def _find_kind(self, task: str) -> str | None:
-        """Return the generator of tasks like this one; None without one."""
+        """Return the generator that makes tasks like this one; None if there is none."""
         try:
             kind = self._environment.task(task).capability
         except UnknownTask:
-            # It was written for another environment, which the agent had then.
+            # The task was written for another environment that the agent had before.
             return None
         return kind if kind in self._environment.capabilities else None
 
@@ -625,7 +627,7 @@ class CandidateEvaluation:
         return pair_judged(both, slices, self._trial.trials, self._erring)
 
     def _report_user_faults(self, played: Sequence[TrialAttempt]) -> Iterator[str]:
-        """Yield a sentence on the users' errors beside each player, if they may err."""
+        """Yield a sentence on the users' errors in each player's trials, if users may err."""
         users = self._erring
         if users is None:
             return
@@ -653,7 +655,7 @@ class CandidateEvaluation:
     def _measure(
         self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
     ) -> Evaluation:
-        """Measure all looks without the best policies; targets shrink by tasks that users
+        """Measure all looks without the best policies. Targets lose the tasks that users
         spoiled."""
         targets = sizes.targets
         if self._erring is not None:
@@ -668,7 +670,7 @@ class CandidateEvaluation:
         )
 
     def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
-        """Return a look's report; if no more may be played, nothing stays open."""
+        """Return a look's report; if no more may be played, decide the open checks."""
         report = report.model_copy(update={"rules": self._rules})
         if report.decision == "EXTEND" and self._extend(report, sizes) is None:
             return conclude(report)
@@ -682,7 +684,7 @@ class CandidateEvaluation:
         if following is None or not self._plays_slice:
             return following
         more = set(self._tasks(following.tasks, 0)) - set(self._tasks(sizes.tasks, 0))
-        # Without more, the slice is open, and the environment gives no others.
+        # Without more tasks in the environment, the slice stays open.
         return following if more else None
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
@@ -699,7 +701,7 @@ class CandidateEvaluation:
         return replace(conduct, evidence=_measure_evidence(own, self._slice_bodies))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
-        """Append measurement and decision together, once."""
+        """Append measurement and decision in one batch, once."""
         incumbent = None if self._incumbent is None else self._incumbent.adapter
         pairs = [pair for pair in list_traffic(pairs) if pair.slice not in self._siblings]
         decisions: dict[str, Decision] = {
@@ -740,7 +742,7 @@ class CandidateEvaluation:
 
 
 def _find_rules(environment: Environment, kinds: Iterable[str]) -> dict[str, str]:
-    """Return kind -> version of its rules. First versions are left out, so old digests stay."""
+    """Return kind -> version of its rules, without first versions, so that old digests stay."""
     known = [kind for kind in kinds if kind in environment.capabilities]
     tasks = {kind: environment.generate(kind, FIRST_TASK) for kind in known}
     return {
@@ -758,7 +760,7 @@ def _kind(attempt: TrialAttempt) -> str:
 
 
 def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
-    """Return the kind of an attempt's task; `behind` holds tasks behind a refused call."""
+    """Return an attempt's kind of task, or the slice if `behind` has the task."""
     task = attempt.head.task
     return AFTER_ERROR if task is not None and task.id in behind else _kind(attempt)
 
@@ -794,7 +796,7 @@ def _sum_evidence(attempts: Sequence[TrialAttempt], behind: Collection[str]) -> 
 
 
 def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[bool | None]]:
-    """Return task -> the verdict of each trial, in order."""
+    """Return task -> verdicts of one player's trials, in order."""
     outcomes: dict[str, list[bool | None]] = {}
     for attempt in sorted(played, key=lambda attempt: attempt.trial):
         if attempt.player == player and attempt.head.task is not None:
@@ -829,7 +831,7 @@ def _by_kind(
                 f"task {task} has trials that nobody could judge; the environment needs a verdict "
                 "of its own"
             )
-        # One trial alone says nothing of the spread.
+        # A single trial tells nothing about the spread.
         if users is None or len(judged) > 1:
             groups.setdefault(kinds[task], []).append(judged)
     if lost := sorted(set(kinds.values()) - set(groups)):
@@ -847,7 +849,7 @@ def _reference_pairs(
     trials: int,
     users: str | None,
 ) -> list[Pair]:
-    """Pair a kind's tasks, with the best policy as the incumbent. Raises TooFewTrials."""
+    """Pair a kind's attempts, with a best policy as the incumbent. Raises TooFewTrials."""
     slices = {
         attempt.head.task.id: kind
         for attempt in attempts

@@ -1,4 +1,4 @@
-"""An adapter beside the incumbent: both play the same fresh tasks, then the gate decides.
+"""Compare an adapter with the incumbent: both play the same fresh tasks, then the gate decides.
 
     comparison = compare(environment, row, incumbent, questions, url)   the plan
     asyncio.run(play(app, environment, comparison, means, told))        played and recorded
@@ -66,29 +66,29 @@ if TYPE_CHECKING:
     from envs.evaluation import Attempt
 
 FIRST_TASK: Final = 1 << 32
-"""Seeds from here on belong to gates; training counts from 0."""
+"""First seed of gates' tasks; training uses seeds from 0 up to here."""
 TASKS: Final = 1 << 24
 """Distance between the first tasks of two evaluations."""
 _VIOLATION: Final = "policy_violation"
 
 
 class NoTarget(KintsugiError):
-    """The kind to improve is unknown, or not one of the environment."""
+    """The kind of task to improve is unknown, or the environment lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Size of a comparison."""
+    """Numbers and kinds of the tasks of a comparison."""
 
     tasks: int
-    """Tasks of the target; other kinds come in addition."""
+    """Number of the target's tasks; tasks of other kinds come in addition."""
     others: int
-    """Tasks of all other kinds together."""
+    """Number of tasks of all other kinds together."""
     trials: int
     target: str | None = None
-    """None: the adapter's own capability."""
+    """Kind of task to improve; None: the adapter's own capability."""
     seed: int | None = None
-    """None: follows from the adapters and the number of their comparisons."""
+    """Seed of the tasks; None: computed from the adapters and their number of comparisons."""
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float = 300.0
@@ -96,7 +96,7 @@ class Questions:
 
 @dataclass(slots=True)
 class Side:
-    """A player and its run."""
+    """One of the two players, and its run."""
 
     spec: Spec
     lines: Sequence[Line]
@@ -109,7 +109,7 @@ class Side:
 
 @dataclass(slots=True)
 class Comparison:
-    """Two players of the same tasks."""
+    """A planned comparison: two players of the same tasks."""
 
     adapter: AdapterRow
     incumbent: str | None
@@ -118,18 +118,18 @@ class Comparison:
     candidate: Side
     opponent: Side
     users: str | None = None
-    """Player of the users if they may err, else None."""
+    """Model that plays the users if it may err, else None."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Rollout -> tokens that the model wrote."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Return the adapter's side, then the incumbent's."""
+        """Return the side of the adapter, then that of the incumbent."""
         return self.candidate, self.opponent
 
     @property
     def attempts(self) -> int:
-        """Return the attempts of both sides together."""
+        """Return the number of attempts of both sides together."""
         return 2 * len(self.candidate.lines) * self.candidate.spec.trials
 
     @property
@@ -145,7 +145,7 @@ class ComparisonResult:
     rates: PassRates
     report: GateReport
     user_faults: str | None = None
-    """Sentence on the users' errors beside both, if there were some."""
+    """Sentence on the users' errors in both sides' trials; None without errors."""
 
 
 def compare(
@@ -195,7 +195,7 @@ def compare(
 
 
 def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:
-    """Yield the ids, with the target's evenly among the others."""
+    """Yield the ids of the tasks, with the target's tasks evenly among the others."""
     first = FIRST_TASK + (seed % TASKS) * TASKS
     others = {name: 1.0 for name in environment.capabilities if name != target}
     kinds = [{target: 1.0}] * questions.tasks + [others] * (questions.others if others else 0)
@@ -291,7 +291,7 @@ def _describe_user_faults(comparison: Comparison) -> str | None:
 def _say(
     app: "App", comparison: Comparison, act: Act, rates: PassRates, report: GateReport, tasks: int
 ) -> None:
-    """Append measurement and decision once, together, so that nothing is played again."""
+    """Append measurement and decision once, in one batch, so that a retry plays nothing again."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
     decisions_by_step = _steps(comparison, rates, report, tasks)
     with app.reading() as connection:
@@ -307,7 +307,7 @@ def _say(
 def _steps(
     comparison: Comparison, rates: PassRates, report: GateReport, tasks: int
 ) -> dict[str, Decision]:
-    """Return the decisions by step; a serving adapter gets none of the gate."""
+    """Return step -> decision; for an adapter that serves, the gate's decisions are left out."""
     row, spec = comparison.adapter, comparison.candidate.spec
     measured = AdapterEvaluated(
         adapter=row.adapter,
@@ -367,7 +367,7 @@ def conduct_in(
     tokens: Mapping[str, int],
     begun_after_error: Collection[str] | None = None,
 ) -> Conduct:
-    """Return the conduct in these rollouts by the tables; `tokens` counts the known ones. Rollouts
+    """Return the conduct in these rollouts, from the tables; `tokens` has known counts. Rollouts
     with a refused call, or of tasks in `begun_after_error`, count apart unless that is None."""
     rows = read_conduct(connection, ids)
     whole = _measure_tokens(ids, tokens, len(rows))
@@ -392,7 +392,7 @@ def conduct_in(
 
 
 def _measure_tokens(ids: Iterable[str], tokens: Mapping[str, int], count: int) -> TokenUse:
-    """Return the tokens of `count` rollouts, estimated from the known ones."""
+    """Return the token use of `count` rollouts, estimated from those with known tokens."""
     known = [tokens[rollout] for rollout in ids if rollout in tokens]
     return TokenUse(
         rollouts=count,
@@ -409,7 +409,7 @@ def _violation_rates(rows: Sequence[RolloutConduct]) -> dict[str, float]:
     return {task: mean(each) for task, each in trials.items()}
 
 
-# What the log does not hold
+# Token counts, which the log does not hold
 
 
 def _notes(app: "App", comparison: Comparison) -> Path:
@@ -417,7 +417,7 @@ def _notes(app: "App", comparison: Comparison) -> Path:
 
 
 def _read_notes(path: Path) -> dict[str, int]:
-    """Return rollout -> tokens, without a line that a kill cut short."""
+    """Return rollout -> tokens from a file; skip a last line that a kill cut short."""
     if not path.exists():
         return {}
     lines = [line.split() for line in path.read_text().splitlines()]

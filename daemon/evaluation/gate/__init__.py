@@ -1,1 +1,1 @@
-"""The gate: whether a candidate may serve in the incumbent's place (decision.py)."""
+"""The gate: decide whether a candidate may replace the incumbent (decision.py)."""

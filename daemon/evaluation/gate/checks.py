@@ -1,4 +1,4 @@
-"""The checks of verdicts: a lifted target, no slice worse, the best policies, golden tasks."""
+"""Checks of verdicts: target better, no slice worse, not below best policies, golden tasks kept."""
 
 from collections.abc import Collection, Sequence
 from math import hypot, sqrt
@@ -12,14 +12,14 @@ from daemon.evaluation.gate.target_tests import TargetEvidence, sign_flip
 from events.gate import SIBLING, Check, GateSettings, Verdict
 
 _WORSE: Final = 0.1
-"""Level of a worse slice, over all slices (Holm) and looks."""
+"""Error level of the test that a slice is worse, over all slices (Holm) and looks."""
 _NORMAL: Final = NormalDist()
 
 
 def check_target(
     results: Sequence[TargetEvidence], leading: TargetEvidence, settings: GateSettings
 ) -> Check:
-    """Check whether any target was lifted; the numbers are the leading one's."""
+    """Check whether a target improved; the check shows the numbers of the target `leading`."""
     verdicts = {result.report.verdict for result in results}
     report = leading.report
     verdict: Verdict = "FAIL"
@@ -50,8 +50,8 @@ def check_overall(evaluation: Evaluation, settings: GateSettings) -> Check:
 def _above(
     name: str, values: Sequence[float], margin: float, level: float, worse: bool = False
 ) -> Check:
-    """Check non-inferiority: the lower bound is above the margin. A value below it is no failure
-    yet: few tasks do that by chance (ADR 0028)."""
+    """Check non-inferiority: the lower bound is above the margin. A value below the margin is no
+    FAIL yet, because few tasks show that by chance (ADR 0028)."""
     low, value = bound(values, level), mean(values)
     verdict: Verdict = "EXTEND"
     if low > -margin:
@@ -67,7 +67,7 @@ def _above(
 def check_slices(
     evaluation: Evaluation, settings: GateSettings, lifted: Collection[str]
 ) -> list[Check]:
-    """Check every slice but lifted targets, or the only one, which has to be lifted."""
+    """Check every slice except improved targets and a single target, which must improve."""
     targets = evaluation.targets
     shown = {target.only_kind for target in targets if target.name in lifted or len(targets) == 1}
     by_slice: dict[str, list[float]] = {}
@@ -90,7 +90,7 @@ def check_slices(
 
 
 def report_siblings(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    """Return the slices without a decision: FAIL if shown to be worse."""
+    """Return a check for each slice that decides nothing: FAIL if it is shown to be worse."""
     by_slice: dict[str, list[float]] = {}
     for pair in evaluation.pairs:
         if pair.slice in evaluation.siblings:
@@ -114,7 +114,7 @@ def check_reference(reference: Reference, evaluation: Evaluation, settings: Gate
     value, low = mean(values), bound(values, level)
     high = -bound([-item for item in values], level)
     if chained:
-        # The bounds are of fresh tasks, the gap of earlier ones: their errors are independent.
+        # The bounds come from fresh tasks, the gap from earlier ones: their errors are independent.
         z = _NORMAL.inv_cdf(1 - level)
         spare = z * sqrt(reference.gap.variance)
         center = value + reference.gap.value

@@ -1,4 +1,4 @@
-"""The checks of conduct: violations, malformed calls, tokens."""
+"""Checks of conduct: policy violations, malformed calls, tokens."""
 
 from math import exp, sqrt
 from statistics import NormalDist
@@ -74,13 +74,13 @@ def _violations(before: Conduct, after: Conduct, level: float, tasks: int) -> Ch
 
 
 def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks: int) -> Check:
-    """FAIL if the share grew by more than the margin, and by more than chance."""
+    """FAIL if the share of malformed calls grew by more than the margin, and beyond chance."""
     value, limit = (
         _share(after.malformed, after.tool_calls),
         _share(before.malformed, before.tool_calls) + margin,
     )
     calls = after.tool_calls + before.tool_calls
-    # Without a call on either side there is nothing to compare.
+    # If neither side made a call, there is nothing to compare.
     p = 1.0
     if after.tool_calls and before.tool_calls:
         p = conditional_binomial(after.malformed, before.malformed, after.tool_calls / calls)
@@ -122,7 +122,7 @@ def _tokens(
 
 
 def _most_alike(before: int, share: float, level: float) -> int:
-    """Return the largest count that is not shown to be higher than `before`."""
+    """Return the largest count that is not significantly higher than `before`."""
     low, high = 0, 1
     while conditional_binomial(high, before, share) > level:
         low, high = high, 2 * high

@@ -9,7 +9,7 @@ from envs import statistics
 from events.gate import Rate
 
 LEVEL: Final = 0.05
-"""One-sided error of every check but the target's, over all looks."""
+"""One-sided error of every check except the target's, over all looks together."""
 BEST_LEVEL: Final = 0.01
 """The same of comparisons with a slice's best policy, shared equally by the looks. A chain of
 promotions repeats it: at 0.05, 9 of 100 chains of 20 end below the margin (ADR 0051)."""
