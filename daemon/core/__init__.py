@@ -1,1 +1,1 @@
-"""The parts of every role: wiring, leadership, health, and the log's decisions (cycle)."""
+"""Parts that every role needs: wiring, leadership, health, decisions in the log (cycle)."""

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from events.sqlite.log import SqliteLog
 
 Progress = Callable[[int], None]
-"""Callback with the number of newly folded events."""
+"""Callback that gets the number of newly folded events."""
 
 
 class HomeUnusable(LogError):
-    """The home can be neither used nor made."""
+    """The home directory can neither be used nor created."""
 
 
 class FoldHaltError(LogError):
-    """A fold that stops and that waiting does not resume."""
+    """A fold has halted for a reason that does not go away by waiting."""
 
 
 class App:
-    """An application over one home; a context manager that closes what it opened."""
+    """All parts of an application over one home; a context manager that closes opened parts."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -74,13 +74,13 @@ class App:
 
     @property
     def _home_mode(self) -> int:
-        """Let an engine of another user pass through to adapters in the home."""
+        """Allow an engine that runs as another user to reach the adapters in the home."""
         passed = self.settings.adapters.is_relative_to(self.settings.home)
         return private.PASSAGE if passed else private.FOLDER
 
     @cached_property
     def spool(self) -> "SqliteLog":
-        """This home's own log."""
+        """The log of events that this home recorded."""
         from events.sqlite.log import SqliteLog
         from producers.spool.owner import own
 
@@ -91,14 +91,14 @@ class App:
 
     @cached_property
     def blobs(self) -> "BlobStore":
-        """Bodies too large for a record."""
+        """Store of bodies that are too large for their records."""
         from events.blobs import BlobStore
 
         return BlobStore(self.home / "blobs")
 
     @cached_property
     def keys(self) -> "KeyStore":
-        """The persons' keys. Raises KeysUnavailable, ConfigurationError."""
+        """Store of the persons' keys. Raises KeysUnavailable, ConfigurationError."""
         from events.privacy.keys import KeyStore
 
         if self.settings.keys == self.settings.database:
@@ -119,7 +119,7 @@ class App:
 
     @cached_property
     def find_key(self) -> "FindKey":
-        """The function that returns the key of an id; None where its person was erased."""
+        """The function that returns a key by its id, or None if the key's person was erased."""
         from consumers.folds.erasures import read_erasure_keys
         from daemon.core.key_lookup import Opener
 
@@ -136,12 +136,12 @@ class App:
 
     @cached_property
     def readable_log(self) -> "EventLog":
-        """The folded log for reading only, without write permission or on a full disk too."""
+        """The folded log for reading only; needs no write permission and no free disk space."""
         return self.kafka if self.on_kafka else self.readable_spool
 
     @cached_property
     def readable_spool(self) -> "SqliteLog":
-        """This home's own log for reading only."""
+        """This home's own log, opened for reading only."""
         from events.sqlite.log import SqliteLog
 
         path = self.settings.home / "log.db"
@@ -153,7 +153,7 @@ class App:
 
     @cached_property
     def kafka(self) -> "KafkaLog":
-        """The broker's log, with its topics ensured."""
+        """The log in Kafka; missing topics are created."""
         from daemon.core.broker import open_kafka
 
         log = open_kafka(self.settings)
@@ -179,7 +179,7 @@ class App:
 
     @cached_property
     def engine(self) -> "Engine":
-        """The projection database at this version's revision; SQLite is migrated."""
+        """The projection database with this version's schema; SQLite is migrated if needed."""
         from consumers.database import read_revision
         from consumers.tables import REVISION
 
@@ -203,7 +203,7 @@ class App:
 
     @contextmanager
     def reading(self) -> "Iterator[Connection]":
-        """Open a consistent view of the projection; errors of the driver become one sentence."""
+        """Open a consistent view of the projection. Turn a driver's error into one sentence."""
         from consumers import database
 
         with explain_errors(self.engine), database.read_transaction(self.engine) as connection:
@@ -215,8 +215,8 @@ class App:
 
     @contextmanager
     def lock_import(self) -> Iterator[None]:
-        """Hold this home's lock that admits one import at a time: another import's events would be
-        imported twice until they are in the log. Raises HomeUnusable."""
+        """Hold the lock that lets one import at a time run in this home. Otherwise an event that
+        another import has not yet appended would be imported twice. Raises HomeUnusable."""
         path = self.home / "import.lock"
         try:
             lock = private.open_lock(path)
@@ -230,7 +230,7 @@ class App:
             yield
 
     def ship(self) -> None:
-        """Wait until the spool has reached Kafka, if configured. Raises SpoolBehindTables."""
+        """If Kafka is configured, wait until it has the whole spool. Raises SpoolBehindTables."""
         if self.on_kafka:
             from daemon.core.broker import ship
             from daemon.core.spool_check import check_spool
@@ -249,8 +249,8 @@ class App:
     def settle(
         self, on_progress: Progress | None = None, log: "EventLog | None" = None
     ) -> "Runner":
-        """Bring everything that was appended so far into the tables. This may share the work with a
-        running shipper and fold: both are fenced, so the work is done once."""
+        """Fold everything that was appended so far into the tables. A running shipper and fold may
+        share the work: locks make sure that it is done once."""
         self.ship()
         runner = self.runner(on_progress, log)
         with explain_errors(self.engine):
@@ -260,7 +260,8 @@ class App:
     def diagnose(
         self, trigger: Literal["import", "diagnose"], on_progress: Progress | None = None
     ) -> "RoundLine | None":
-        """Close a round over everything folded and return it; if nothing is new, the last one."""
+        """Close a round over all folded events and return it; if none is new, return the last
+        round."""
         from consumers import position
         from consumers.reads import rollouts
         from events.position import Position, ahead
@@ -302,7 +303,7 @@ class App:
 
 @contextmanager
 def explain_errors(engine: "Engine") -> "Iterator[None]":
-    """Translate the errors of a database's driver into ours."""
+    """Translate errors of a database's driver into errors of this project."""
     from sqlalchemy.exc import DBAPIError
 
     from consumers import database

@@ -22,15 +22,15 @@ def read_pending_ids(spool: SqliteLog, reached: Position) -> set[str]:
         for page in read_all(spool, ROLLOUTS.name, partition, first, ends[partition]):
             for record in page:
                 if record.sequence <= sequences.get(record.source, -1):
-                    continue  # a copy of what another home recorded
+                    continue  # a copy of an event that another home recorded
                 try:
                     ids.add(from_headers(record.headers).id)
                 except BadRecord:
-                    continue  # no event of ours, so no import repeats it
+                    continue  # not a rollout event, so no import repeats it
     return ids
 
 
 def _find_next_offset(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -> int:
-    """Return the offset after the last folded own record; copies lie and are folded before."""
+    """Return the offset after the last folded own record; earlier copies are folded too."""
     last = sequences.get(spool.source)
     return 0 if last is None else spool.copy_end(ROLLOUTS.name, partition) + last + 1

@@ -30,7 +30,7 @@ def open_kafka(settings: Settings) -> KafkaLog:
 
 
 def connect(settings: Settings) -> KafkaLog:
-    """Return the broker's log without a request to the broker."""
+    """Return the broker's log; send no request to the broker."""
     return KafkaLog(
         settings.kafka_bootstrap_servers,
         security=client_security(settings.kafka.security),
@@ -40,7 +40,7 @@ def connect(settings: Settings) -> KafkaLog:
 
 
 def client_security(security: KafkaSecurity) -> dict[str, str]:
-    """Return the settings by kafka-python's names."""
+    """Return the security settings under the names that kafka-python uses."""
     _check(security)
     password = security.password.get_secret_value() if security.password else None
     named = {
@@ -56,7 +56,7 @@ def client_security(security: KafkaSecurity) -> dict[str, str]:
 
 
 def _check(security: KafkaSecurity) -> None:
-    """Refuse settings that kafka-python finds wrong in the middle of a handshake, or never."""
+    """Refuse settings that kafka-python would find wrong late in a handshake, or not at all."""
     sasl = security.protocol.startswith("SASL")
     for name in ("mechanism", "username", "password"):
         if sasl and getattr(security, name) is None:
@@ -78,7 +78,7 @@ def _check(security: KafkaSecurity) -> None:
 
 
 def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Bring the spool to Kafka, or wait for another process to do it. Raises LogUnavailable."""
+    """Copy the spool to Kafka, or wait for another process that does so. Raises LogUnavailable."""
     goal = {stream: spool.end(stream) for stream in STREAMS}
     if count_backlog(spool, goal) == 0:
         return
@@ -103,7 +103,7 @@ def _wait_for_other(spool: SqliteLog, goal: Ends, patience_seconds: float, error
 
 
 def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:
-    """Return topic -> partitions needed and partitions present (None: no topic)."""
+    """Return topic -> (partitions needed, partitions present or None without the topic)."""
     log = connect(settings)
     try:
         wanted = {log.connection.topic(name): stream for name, stream in STREAMS.items()}

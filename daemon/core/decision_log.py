@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class DecisionRefusal(KintsugiError):
-    """The tables refused a decision, because its basis had changed."""
+    """The tables refused a decision because the state that it was based on had changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Decisions:
     """The stream `learning` for processes that decide."""
 
     def __init__(self, app: "App", epoch: int | None = None) -> None:
-        """`epoch`: the deciding leader's; None for any other process."""
+        """`epoch` is the leader's epoch if a leader decides; None for any other process."""
         self._app = app
         self._epoch = epoch
 
     def act(self, act: Act, action: str, arguments: Mapping[str, str]) -> str:
-        """Record a person's request; return its id, the cause of what follows."""
+        """Append a person's request; return its id. Events that follow name it as their cause."""
         event = OperatorActed(
             actor=act.actor, action=action, arguments=dict(arguments), reason=act.reason
         )
@@ -66,10 +66,10 @@ class Decisions:
         within: TraceContext | None = None,
     ) -> str:
         """Append a decision that follows from `cause` as its `step`; return its id once the tables
-        have it. The id follows from `origin`, by default the cause; a decision that must happen
-        once though requested twice needs the same origin both times. `within` is its span, by
-        default the cause's where spans are sent. Raises DecisionRefusal, LogError (nothing was
-        appended), DatabaseUnavailable (it counts as soon as it is folded)."""
+        have it. The id is computed from `origin` (default: the cause): for a decision that must
+        happen once though it is requested twice, pass the same origin. `within` is its span
+        (default: that of the cause, if spans are sent). Raises DecisionRefusal, LogError (nothing
+        was appended), DatabaseUnavailable (the decision counts as soon as it is folded)."""
         event = derive_id(origin or cause, step)
         self.record({event: data}, cause, within)
         return event
@@ -77,7 +77,7 @@ class Decisions:
     def take_all(
         self, steps: Mapping[str, Decision], cause: str, origin: str | None = None
     ) -> list[str]:
-        """Append several decisions as `take` does, all or none, also after a kill; return ids."""
+        """Append several decisions as `take` does, all or none, also after a kill. Return ids."""
         events = {derive_id(origin or cause, step): data for step, data in steps.items()}
         return self.record(events, cause)
 

@@ -1,4 +1,4 @@
-"""The state of a fold against its log: its lag, and what halts it."""
+"""The state of a fold compared with its log: how far it is behind, and what halts it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def streams(app: "App") -> dict[str, dict[str, int]]:
-    """Return stream -> readable events and bytes (of values in the spool, of files on a broker)."""
+    """Return stream -> readable events and bytes (of values in a spool, of files in Kafka)."""
     log = app.readable_log
     if isinstance(log, SqliteLog):
         return log.stats()
@@ -48,7 +48,7 @@ def streams(app: "App") -> dict[str, dict[str, int]]:
 
 
 def events_in(log: EventLog) -> int:
-    """Return the number of offsets that the log spans; a broker's may have holes."""
+    """Return the number of offsets that the log spans; in Kafka some may have no event."""
     return sum(_span(log, stream) for stream in STREAMS)
 
 
@@ -58,20 +58,20 @@ def _span(log: EventLog, stream: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoldState:
-    """The position of the tables and the version of their folds. It is read at once, because the
-    log may answer late and PostgreSQL ends transactions that idle meanwhile."""
+    """The position of the tables and their folds' version. Both are read before the log, because
+    the log may answer late and PostgreSQL ends transactions that idle meanwhile."""
 
     version: int | None
-    """None before the first event."""
+    """Version of the folds; None before the first event."""
     standings: dict[tuple[str, int], FoldPosition]
     gaps: list[str]
-    """Sentences about events that the log lacks for the fold to go on with a source."""
+    """Sentences about missing events without which a source cannot be folded further."""
     position: Position
-    """Per source, the last sequence folded."""
+    """Source -> sequence of the last event that was folded."""
 
     @property
     def offsets(self) -> dict[tuple[str, int], int]:
-        """Next offset of every folded partition."""
+        """(stream, partition) -> offset of the next event to fold."""
         return {at: stands.next_offset for at, stands in self.standings.items()}
 
 
@@ -111,7 +111,7 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
         records = log.read(LEARNING.name, 0, offset, limit=1)
         data = decode(records[0], content=False).data if records else None
     except (BadRecord, SchemaAhead, AheadOfLog, LogTruncated):
-        return  # which halts the fold, or is a dead letter
+        return  # such an event halts the fold or becomes a dead letter
     if not isinstance(data, PatternsDiagnosed):
         return
     for stream, partition, source, sequence in entries(data.position):
@@ -125,7 +125,7 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
 
 
 def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Return stream -> time (Unix ms) of its first unfolded event; reads a record per partition."""
+    """Return stream -> time (Unix ms) of its first event to fold; reads a record per partition."""
     oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)
@@ -150,7 +150,7 @@ _REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A reason for which a fold stops."""
+    """A reason that stops a fold."""
 
     reason: HaltReason
     text: str
@@ -159,12 +159,12 @@ class Halt:
 
 
 def halts(log: EventLog, reached: FoldState) -> list[str]:
-    """Return the sentences of `find_halts`."""
+    """Return a sentence for each result of `find_halts`."""
     return [halt.text for halt in find_halts(log, reached)]
 
 
 def find_halts(log: EventLog, reached: FoldState) -> list[Halt]:
-    """Return what would halt a fold that ran now. Raises LogUnavailable, which halts nothing."""
+    """Return the reasons that would halt a fold now. Raises LogUnavailable (no reason)."""
     result: list[Halt] = []
     if reached.version not in (None, FOLD_VERSION):
         text = (
@@ -190,7 +190,7 @@ def _halt_at(
         for record in log.read(stream, partition, stands.next_offset, limit=1) if reads else ():
             decode(record, content=False)
     except BadRecord:
-        return []  # becomes a dead letter, and the fold goes on
+        return []  # becomes a dead letter, and the fold continues
     except LogUnavailable:
         raise
     except (SchemaAhead, LogError) as error:

@@ -1,5 +1,6 @@
-"""Rounds whose parts do not stop one another (roles `work` and `schedule`). Errors of log or tables
-concern every part, and are raised (`HALTS`)."""
+"""Run parts of a round so that a failure does not stop the others (roles `work`, `schedule`).
+Errors of log or tables concern every part, and are raised (`HALTS`).
+"""
 
 import logging
 from collections.abc import Callable
@@ -27,21 +28,21 @@ PARTS: Final = (
     "sessions", "canaries", "holdouts", "jobs", "cycles", "users", "gateways", "keys", "replicas",
     "repairs",
 )  # fmt: skip
-"""The parts of a round of the role `work`."""
+"""The parts of a round of the role `work`, in order."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """Failures in a round that did not stop the rest of it."""
+    """Failures of parts in a round; the other parts ran all the same."""
 
     failed: list[str] = field(default_factory=list)
-    """Kinds of the failed parts, once for each failure."""
+    """Names of the failed parts, one entry per failure."""
     troubles: list[str] = field(default_factory=list)
 
     def attempt(self, kind: str, part: Callable[[], None], name: str = "") -> None:
-        """Do a part of a round and keep its error here. Raises the errors in HALTS."""
+        """Run a part of a round and store its error here. Raises the errors in HALTS."""
         why: str | None = None
         try:
             part()

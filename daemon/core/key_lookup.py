@@ -1,6 +1,7 @@
-"""Looks up the key of a person's sealed content, never that of an erased person. `find` and
-`erased` are called only for sealed content, so other processes need neither a key store nor the
-tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is."""
+"""Look up the key that opens a person's sealed content, never the key of an erased person. `find`
+and `erased` are called only for sealed content, so other processes need neither a key store nor the
+tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is.
+"""
 
 import math
 import time
@@ -25,17 +26,17 @@ class Opener:
         self._clock = clock
         self._erased: frozenset[str] = frozenset()
         self._until = -math.inf
-        """Time of the clock up to which `_erased` is used."""
+        """Time of the clock until which `_erased` may be used."""
 
     def __call__(self, keyid: str) -> Key | None:
-        """Return the key; None where its person was erased. Raises KeyMissing."""
+        """Return the key with this id; None if its person was erased. Raises KeyMissing."""
         if self._clock() >= self._until:
             self._refresh()
         if keyid in self._erased:
             return None
         key = self._find(keyid)
         if key is None:
-            # An erasure in the log may have destroyed it since.
+            # The log may have an erasure since then that destroyed the key.
             self._refresh()
             if keyid not in self._erased:
                 raise KeyMissing(

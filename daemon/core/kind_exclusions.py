@@ -1,9 +1,11 @@
-"""Kinds of task without training: of constant outcome, or won by a cheat. Built-in environments are
-proven by their tests. For any other the bank of cheaters (envs/cheating) plays every kind once for
-each state of its code: in the cycle that writes its first tasks, and before an evaluation on
-another machine. `environments/NAME.json` of the home stores the wins. A kind that cheaters cannot
-play is excluded like a winnable one. `environments.allow_winnable` names kinds that are used
-anyway. Not covered: an environment that depends on files beside its code."""
+"""Find kinds of task to exclude from training: the outcome is constant, or an agent that cheats
+wins. Built-in environments are proven by their tests. For any other environment, the bank of
+cheaters (envs/cheating) plays every kind, once per version of the code: in the cycle that writes
+its first tasks, and before an evaluation on another machine. `environments/NAME.json` of the home
+stores the wins. A kind that cheaters cannot play is excluded like a winnable one.
+`environments.allow_winnable` names kinds that are used anyway. Not covered: an environment that
+depends on files beside its code.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +35,7 @@ _CONSTANT: Final = "its right outcome is the same whatever the state is"
 
 
 class CheatRecord(StrictModel):
-    """The kinds of an environment that the bank of cheaters wins."""
+    """Result of the cheaters' play: the kinds of an environment that they win."""
 
     digest: str
     """Digest of the code of environment and bank."""
@@ -42,14 +44,14 @@ class CheatRecord(StrictModel):
 
 
 def find_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
-    """Return kind -> why no job trains on it, without kinds that were not measured yet."""
+    """Return kind -> reason not to train on it; kinds that were not measured yet are left out."""
     return dict.fromkeys(sorted(environment.constant), _CONSTANT) | find_cheat_exclusions(
         settings, environment
     )
 
 
 def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
-    """Return winnable kind -> reason, without the kinds that the settings allow."""
+    """Return kind that cheaters win -> reason, without the kinds that the settings allow."""
     record = read_cheats(settings, environment)
     allowed = list_exemptions(settings, environment)
     winnable = {} if record is None else record.winnable
@@ -57,7 +59,7 @@ def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dic
 
 
 def list_exemptions(settings: "Settings", environment: Environment) -> list[str]:
-    """Return the winnable kinds of an environment that the settings allow."""
+    """Return the kinds that cheaters win and the settings allow."""
     record = read_cheats(settings, environment)
     names = settings.environments.allow_winnable
     winnable = () if record is None else sorted(record.winnable)
@@ -70,20 +72,20 @@ def is_built_in(environment: Environment) -> bool:
 
 
 def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord | None:
-    """Return the record for today's code, or None; a built-in environment has no winnable kind."""
+    """Return the record for the present code, or None; built-in ones have no winnable kind."""
     if is_built_in(environment):
         return CheatRecord(digest="", winnable={})
     path = _locate(settings, environment)
     try:
         record = CheatRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        # Another version's record is measured again.
+        # Cheaters play again if the record is of another version of the code.
         return None
     return record if record.digest == _digest(environment) else None
 
 
 def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecord:
-    """Return the record; without one the cheaters play for seconds to minutes. Raises OSError."""
+    """Return the record; without one, cheaters play for seconds to minutes. Raises OSError."""
     known = read_cheats(settings, environment)
     if known is not None:
         return known
@@ -107,22 +109,22 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
 
 @dataclass(frozen=True, slots=True)
 class AgentKinds:
-    """An agent's kinds that are trained on with care, or not at all."""
+    """Kinds of an agent's tasks that training leaves out, or uses with care."""
 
     alias: str
     environment: str
-    """Its name, or the settings' name for one that cannot be opened."""
+    """Name of the environment, or the settings' name for it if it cannot be opened."""
     measured: bool
     """Whether cheaters have played the environment, or its own tests prove it."""
     played: tuple[str, ...]
-    """The kinds that cheaters play; none of a built-in environment."""
+    """Kinds that cheaters play; empty for a built-in environment."""
     constant: tuple[str, ...]
     winnable: dict[str, str]
-    """Kind -> its cheater, and the remedy."""
+    """Kind -> sentence with the cheater that wins it, and the remedy."""
     allowed: tuple[str, ...]
     error: str | None
     says: str
-    """All of this in words; may be empty."""
+    """The other fields as a text; may be empty."""
 
 
 def read_agent_kinds(settings: "Settings") -> list[AgentKinds]:
@@ -140,7 +142,7 @@ def _read_kinds(settings: "Settings", alias: str, place: str) -> AgentKinds:
             place, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
         return _describe_kinds(settings, alias, place, environment)
-    except Exception as error:  # an environment's own code, which may raise anything
+    except Exception as error:  # an environment's own code may raise any exception
         reason = format_error(error)
         return AgentKinds(
             alias,
@@ -181,7 +183,7 @@ def _describe_kinds(
 
 
 def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> list[str]:
-    """Return the names in `environments.allow_winnable` without effect for these agents."""
+    """Return the names in `environments.allow_winnable` that have no effect for these agents."""
     known = {f"{agent.environment}/{kind}" for agent in agents for kind in agent.played}
     return [name for name in settings.environments.allow_winnable if name not in known]
 
@@ -189,7 +191,7 @@ def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> 
 def drop_kinds(
     environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
 ) -> list[TaskPool]:
-    """Return the pools without tasks of these kinds; empty ones go, other environments' stay."""
+    """Return the pools without tasks of the `excluded` kinds. Drop empty pools."""
     if not excluded:
         return list(pools)
 
@@ -210,7 +212,7 @@ def drop_kinds(
 def filter_by_pools(
     environment: Environment, pools: Sequence[TaskPool], kinds: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return those of the kinds whose tasks the pools draw."""
+    """Return the kinds of which the pools draw tasks."""
     if not kinds:
         return ()
     tasks = [task for pool in pools if pool.environment is None for task in pool.tasks]

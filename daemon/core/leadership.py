@@ -45,15 +45,15 @@ class LeaseTimes:
     """Times of a lease, in seconds."""
 
     lease: float = 15.0
-    """Without a renewal; then another process may take it."""
+    """Seconds that a lease lasts after a renewal; then another process may take it."""
     renewal: float = 5.0
-    """Between two renewals."""
+    """Seconds between two renewals."""
     margin: float = 5.0
-    """Before its end the holder stops acting."""
+    """Seconds before the lease's end at which its holder stops acting."""
 
 
 class Leadership:
-    """One process that leads, or waits to."""
+    """Leadership of one process, which leads or waits to lead."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Leadership:
         clock: Callable[[], float] = time.monotonic,
         timing: LeaseTimes = LeaseTimes(),
     ) -> None:
-        """`holder` names this process, and no other one ever. `clock` is monotonic."""
+        """`holder` names this process and must be unique for ever. `clock` is monotonic."""
         self.holder = new_id() if holder is None else holder
         self._app = app
         self._clock = clock
@@ -98,7 +98,7 @@ class Leadership:
 
     @contextmanager
     def keep_lease(self) -> Iterator[None]:
-        """Renew the lease meanwhile from a thread of its own; a failed renewal lets it run out."""
+        """Inside the block, renew the lease from a thread; a failed renewal lets it run out."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew_until, args=(done,), daemon=True)
         thread.start()
@@ -147,12 +147,12 @@ class Leadership:
         return taken
 
     def _hold_from(self, asked: float) -> None:
-        # From before the request: the lease already ran on its way to the database.
+        # Counted from before the request: the lease runs while the request is on its way.
         self._renewed = asked
         self._until = asked + self._timing.lease - self._timing.margin
 
     def _claim(self) -> int | None:
-        """Return the claimed epoch; None where another claim came first."""
+        """Claim the next epoch and return it; return None if another claim came first."""
         with self._app.reading() as connection:
             current = learning.leader(connection)
         epoch = 1 if current is None else current.epoch + 1
@@ -162,7 +162,7 @@ class Leadership:
             version=claim.VERSION, subject=claim.key(), time=utc_now(), epoch=epoch,
         )  # fmt: skip
         self._app.append([encode(envelope, claim, now_ms()).entry])
-        # To the log's end, so that earlier leaders' decisions are known before the next.
+        # Fold to the log's end, to know earlier leaders' decisions before the next decision.
         self._app.settle()
         with self._app.reading() as connection:
             winner = learning.leader(connection)

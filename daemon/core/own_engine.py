@@ -17,12 +17,12 @@ _REMEDY: Final = "start kintsugi up, or name an engine with --upstream"
 
 @dataclass(frozen=True, slots=True)
 class OwnEngine:
-    """The engine of a home's `up`."""
+    """The engine that the home's `kintsugi up` runs."""
 
     url: str | None
-    """Ends in `/v1`; None where it does not answer."""
+    """URL that ends in `/v1`; None if the engine does not answer."""
     trouble: str = ""
-    """Why it does not, with the remedy."""
+    """Reason why the engine does not answer, with the remedy."""
 
     @classmethod
     def read(cls, home: Path) -> Self:

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 PATIENCE: Final = 120.0
-"""Seconds that a command waits for its turn: loading takes no longer."""
+"""Seconds that a command waits for the lock; loading takes less."""
 
 
 _LOOK_SECONDS: Final = 0.05
 
 
 class HomeLockBusy(KintsugiError):
-    """Another process of this home loads, unloads or routes."""
+    """Another process of this home is loading, unloading or routing."""
 
 
 @contextmanager
 def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of a home; a dead holder frees it. Raises HomeLockBusy after `patience` s."""
+    """Hold a home's lock; a dead holder frees it. Raises HomeLockBusy after `patience` seconds."""
     path = home / "serving.lock"
     with private.open_lock(path) as lock:
         _lock(lock.fileno(), path, time.monotonic() + patience)

@@ -5,8 +5,8 @@
                  the call that made it due to the route; the other rollouts are linked
     a job, an adapter, a route    the trace of their cycle
 
-Only a cycle's trace is written down, in the header of its `CycleStarted`, and a rollout's in that
-of its `RolloutEnded`: every other id follows. Events without context get traces of their own.
+Only two traces are stored: a cycle's in the header of its `CycleStarted`, a rollout's in that of
+its `RolloutEnded`. All other ids are computed. Events without context get traces of their own.
 """
 
 from bisect import bisect_left
@@ -23,12 +23,12 @@ from events.streams import LEARNING, ROLLOUTS
 from producers.spans.trace_context import TraceContext, parse_traceparent, root, span_id
 
 LIVE = "live"
-"""Source of the rollouts with a span: those of sessions."""
+"""Source of the rollouts that have a span: those of sessions."""
 
 
 def of_session(session: str, since: str, first: TraceContext | None) -> TraceContext:
-    """Return the span of a session's calls after `since`, its last end before them ("": none).
-    `first` is the trace that the client of its first call named."""
+    """Return the span of a session's calls since `since`, the end of its calls before ("" if none).
+    `first` is the trace that the client sent with the first call."""
     if first is None:
         return root("session", session, since)
     return first.child("session", session, since)
@@ -41,7 +41,7 @@ class Ends:
         self._times = spans.read_session_end_times(connection, sessions)
 
     def before(self, session: str, moment: str) -> str:
-        """Return a session's last end before a moment; "" without one."""
+        """Return when a session last ended before `moment`; "" if it did not."""
         times = self._times.get(session, [])
         place = bisect_left(times, moment)
         return times[place - 1] if place else ""
@@ -80,18 +80,18 @@ class Contexts:
         return self.job(job.job) if job.cycle is None else self.cycle(job.cycle)
 
     def rollout(self, rollout: str) -> TraceContext | None:
-        """Return the span of a rollout, or None."""
+        """Return the span of a rollout; None if it has none."""
         row = spans.find_rollout(self._connection, rollout)
         return None if row is None else self._of_rollout(row)
 
     def newest(self, alias: str, base: str) -> TraceContext | None:
-        """Return the span of an agent's newest rollout that no round has read."""
+        """Return the span of an agent's newest rollout that no round has counted."""
         row = spans.find_newest_rollout(self._connection, alias, base, LIVE)
         span = None if row is None else self._of_rollout(row)
         return span if span is not None and span.sampled else None
 
     def within(self, cause: str) -> TraceContext | None:
-        """Return the span for an event that follows from the event `cause` of `learning`."""
+        """Return the span for events whose cause is the event `cause` of the stream `learning`."""
         if (row := spans.find_cycle_by_event(self._connection, cause)) is not None:
             return self.cycle(row.cycle)
         if (row := spans.find_job_by_event(self._connection, cause)) is not None:

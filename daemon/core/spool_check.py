@@ -1,4 +1,4 @@
-"""Checks that a spool still holds its folded events, which a restored one may not."""
+"""Check that a spool still holds its folded events; a spool restored from a backup may not."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SpoolBehindTables(LogError):
-    """The tables hold events of this home's own log that it does not hold itself."""
+    """The tables hold events of this home's own log that are missing in the log."""
 
 
 def check_spool(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TELL_SECONDS: Final = 5.0
 
 SILENT_SECONDS: Final = 60.0
-"""Seconds without a report after which an owner counts as silent, and not as slow."""
+"""Seconds without a report after which an owner counts as silent, not only slow."""
 
 _LAST_SECONDS: Final = 2.0
 """Seconds that the end of the block waits for a report in progress."""
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 def report_in_background(
     app: "App", restored: "Callable[[SpoolBehindTables], None] | None" = None
 ) -> Iterator[None]:
-    """Report until the end of the block, and once then, if the log is shipped. Call `restored` from
-    another thread if the log was restored from an earlier copy."""
+    """Inside the block, report if the log is shipped, and once more at the end. Call `restored`
+    from another thread if the log was restored from an earlier copy."""
     if not app.on_kafka:
         yield
         return
@@ -85,7 +85,7 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
 
 
 def report_of(spool: "SqliteLog") -> "Report":
-    """Return the report on a spool."""
+    """Return the report about a spool."""
     from consumers.reads.spools import Report
 
     ends = {
@@ -96,7 +96,7 @@ def report_of(spool: "SqliteLog") -> "Report":
 
 
 def _try_tell(app: "App", was_well: bool, ends: bool = False) -> bool:
-    """Report and return whether that worked; log the first failure. Raises SpoolBehindTables."""
+    """Report; return whether that worked. Log the first failure only. Raises SpoolBehindTables."""
     from sqlalchemy.exc import DBAPIError
 
     try:

@@ -21,7 +21,7 @@ HEADER: Final = "x-kintsugi-start"
 _ASK_SECONDS: Final = 2.0
 _HOME_DIGITS: Final = 12
 _LISTENS: Final = "0A"
-"""State of a socket, as Linux writes it."""
+"""Linux's code for a socket that listens."""
 
 Whose = Literal["nobody", "ready", "coming", "home", "another"]
 """`nobody`: no process answers. `ready`, `coming`: a role of this start, ready or not yet. `home`:
@@ -29,7 +29,7 @@ a role of this home that another start left behind. `another`: any other process
 
 
 def mint(home: Path) -> str:
-    """Return a new mark of a start, which begins with the home's digits."""
+    """Return a new mark for a start; it begins with digits computed from the home."""
     return f"{_beginning(home)}{new_id()}"
 
 
@@ -45,7 +45,7 @@ def headers() -> dict[str, str]:
 
 
 def whose(url: str, mark: str) -> Whose:
-    """Return which process answers at a URL: this start's role, another one, or none."""
+    """Return whose process answers at a URL: see `Whose`."""
     try:
         answer = httpx2.get(url, timeout=_ASK_SECONDS, trust_env=False)
     except httpx2.RemoteProtocolError:
@@ -60,7 +60,7 @@ def whose(url: str, mark: str) -> Whose:
 
 
 def holder(port: int) -> str:
-    """Describe the process that listens on a port of this machine, as far as it is visible."""
+    """Describe the process that listens on a port of this machine, as far as permissions allow."""
     with suppress(OSError):
         for inode in _find_sockets(port):
             for link in Path("/proc").glob("[0-9]*/fd/*"):

@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 def notify_ready() -> None:
-    """Notify that this process can be used now."""
+    """Tell the service manager that this process is ready."""
     _tell("READY=1")
 
 
 def notify_stop() -> None:
-    """Notify that this process was told to stop, and finishes."""
+    """Tell the service manager that this process was asked to stop and is finishing."""
     _tell("STOPPING=1")
 
 
 class Pulse:
-    """Notifies that a loop goes round, often enough for the watchdog."""
+    """Tells the service manager, often enough for its watchdog, that a loop still runs."""
 
     def __init__(self) -> None:
         limit = os.environ.get(_LIMIT)
@@ -33,7 +33,7 @@ class Pulse:
         self._last = 0.0
 
     def beat(self) -> None:
-        """Notify if it is due; called once in each round."""
+        """Tell that the loop runs, if the watchdog needs it now. Call once in each round."""
         now = time.monotonic()
         if self._every is not None and now - self._last >= self._every:
             self._last = now

@@ -1,7 +1,8 @@
-"""Environments that find the bodies of tasks by content in the tables. These are folded from the
+"""Let environments find the bodies of tasks by content in the tables. These are folded from the
 log, so every machine with the log finds a task, also after `kintsugi rebuild`. The environment
 checks each body by its hash. A body that is sealed with a person's key is opened with the key
-store, until the person is erased."""
+store, until the person is erased.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,8 @@ def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBod
 
 
 def read_open_body(app: "App", connection: "Connection", task: str) -> str | None:
-    """Return the opened text of a task's body; None where no event brought it. Raises UnknownTask
-    for an erased person's body or a lost or wrong key, and KeysUnavailable."""
+    """Return the text of a task's body, opened; None if no event has it. Raises UnknownTask for an
+    erased person's body or a missing or wrong key, and KeysUnavailable."""
     text = read_task_body(connection, task)
     if text is None:
         return None
