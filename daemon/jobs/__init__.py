@@ -1,1 +1,1 @@
-"""Training runs as processes that outlive the one that started them."""
+"""Training runs: processes that go on after the process that started them has ended."""

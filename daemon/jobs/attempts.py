@@ -38,13 +38,13 @@ SHELL: Final = (
 outlives a killed learner and writes its exit code; it leaves SIGTERM to the learner."""
 
 _TAIL: Final = 1 << 16
-"""Bytes at the end of a file that are searched for its last lines."""
+"""Bytes at the end of a file in which its last lines are looked for."""
 _ROOM: Final = 1 << 20
-"""Free bytes below which a disk counts as full."""
+"""A disk with fewer free bytes than this counts as full."""
 _MOST_COMPLAINT: Final = 300
 
 MOST_UNSEEN: Final = 30.0
-"""Seconds of a gap between two looks that count: looks come every two seconds."""
+"""Maximum seconds counted between two looks; looks normally come every two seconds."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -53,21 +53,21 @@ Clock = Callable[[], float]
 
 
 class Observation(StrictModel):
-    """Observations of an attempt by all processes of this machine since its start."""
+    """Observations of an attempt by all processes of this machine since it started."""
 
     looked: float
     """Time of the last look, by the machine's clock."""
     ran: float = 0.0
-    """Seconds that it was seen to run."""
+    """Seconds in which the attempt was seen running."""
     silent: float = 0.0
     """Seconds of `ran` since its last output."""
     told: float | None = None
-    """Its `ran` when it was told to stop."""
+    """Value of `ran` when the attempt was told to stop; None before."""
     size: int = -1
-    """Bytes of its output."""
+    """Bytes of the attempt's output at the last look."""
 
     def again(self, now: float, size: int) -> "Observation":
-        """Return the observation after another look."""
+        """Return the observation updated by another look."""
         passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
         silent = self.silent + passed if size == self.size else 0.0
         return Observation(
@@ -88,7 +88,7 @@ class _Beats(StrictModel):
 
 
 class JobFolder:
-    """The folder of a job."""
+    """The folder of a job, with the files of its attempts."""
 
     def __init__(self, path: Path, clock: Clock = time.monotonic) -> None:
         self.path = path
@@ -96,16 +96,16 @@ class JobFolder:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Arguments of the program that runs the job."""
+        """Command-line arguments for the program that runs the job."""
         return (str(self.path / SPEC), "--out", str(self.path / OUT))
 
     def attempts(self) -> list[Path]:
-        """Return the paths of their files without suffix, in order."""
+        """Return the paths of the attempts' files without their suffixes, in order."""
         numbers = sorted(int(path.stem) for path in self._attempts.glob("*.before"))
         return [self._attempts / str(number) for number in numbers]
 
     def prepare(self, job: Job) -> None:
-        """Make the folder. Raises OSError."""
+        """Create the folder with the job's files. Raises OSError."""
         self._attempts.mkdir(parents=True, exist_ok=True)
         path = self.path / SPEC
         spec = job.spec.model_dump_json(indent=1).encode()
@@ -113,38 +113,38 @@ class JobFolder:
             if job.replaces_spec and path.read_bytes() != spec:
                 replace_file(path, spec)
             return
-        # The spec comes last: where it exists, everything does.
+        # The spec is written last: where it exists, all other files exist.
         for name, content in job.files.items():
             (self.path / OUT).mkdir(exist_ok=True)
             replace_file(self.path / OUT / name, content)
         replace_file(path, spec)
 
     def begin(self, number: int, keyids: Sequence[str] = ()) -> Path:
-        """Return the files of an attempt that begins now with these keys. Raises OSError."""
+        """Create and return the files of an attempt that begins with these keys. Raises OSError."""
         name = self._attempts / str(number)
         if keyids:
-            # Before the attempt exists, so that every reader of it knows its keys.
+            # Written before the attempt begins, so that every reader of the attempt knows its keys.
             replace_file(name.with_suffix(".keys"), json.dumps(list(keyids)).encode())
         name.with_suffix(".before").write_text(str(_size(self.path / OUT / JOURNAL)))
         return name
 
     def stop(self, attempt: Path, reason: str) -> bool:
-        """Note that an attempt is told to stop; return False if it was told before."""
+        """Store why an attempt is told to stop; return False if it was already told."""
         note = stop_path(attempt)
         if note.exists():
             return False
-        # A full disk may lose the reason; the attempt is stopped all the same.
+        # A full disk may lose the reason, but the attempt is stopped.
         with suppress(OSError):
             note.write_text(reason)
         return True
 
     def read_active(self, attempts: Sequence[Path]) -> Active:
-        """Return the state while the last of them runs; this is a look at it."""
+        """Look at the last attempt, which is running, and return its state."""
         seen = self._look(attempts[-1])
         return Active(len(attempts), _seconds(attempts), seen.silent, _read_keyids(attempts[-1]))
 
     def read_pending(self, attempts: Sequence[Path]) -> Active:
-        """Return the state while the last of them waits for its place; its time does not count."""
+        """Return the state while the last attempt waits for resources; no time counts."""
         return Active(len(attempts), _seconds(attempts), 0.0)
 
     def measure_stop_delay(self, attempt: Path) -> float:
@@ -166,7 +166,7 @@ class JobFolder:
     def read_exit(
         self, attempts: Sequence[Path], code: int | None = None, complaint: str = ""
     ) -> Exit:
-        """Return the state after the last; `code` and `complaint` stand in for missing files."""
+        """Return how the last attempt ended; `code` and `complaint` replace missing files."""
         last = attempts[-1]
         own = number_in(last.with_suffix(".code"))
         return Exit(
@@ -186,10 +186,11 @@ class JobFolder:
         return self.path / "attempts"
 
     def _barren(self, attempts: Sequence[Path]) -> int:
-        """Return how many last attempts left the journal unchanged, but for ends by a setting."""
+        """Return how many last attempts left the journal unchanged; ends by a setting do not
+        count."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
-            # A file lost for want of room belongs to an attempt that began nothing.
+            # If a full disk lost the file, the attempt did not begin anything.
             if number_in(name.with_suffix(".before")) not in (None, length):
                 break
             result = result_of(last_lines(name.with_suffix(".out")))
@@ -203,7 +204,7 @@ def _read_keyids(attempt: Path) -> tuple[str, ...]:
 
 
 def stop_path(attempt: Path) -> Path:
-    """Return the path of the file with the reason for which it was told to stop."""
+    """Return the path of the file that says why the attempt was told to stop."""
     return attempt.with_suffix(".stop")
 
 
@@ -216,7 +217,7 @@ def read_mtime(path: Path) -> float:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number in a file; None without the file or for other content."""
+    """Return the number in a file; None if the file is missing or has other content."""
     text = (_text(path) or "").strip()
     return int(text) if text.isdecimal() else None
 
@@ -230,7 +231,7 @@ def _boot() -> str:
 
 
 _UNWRITTEN: Final[dict[Path, Observation]] = {}
-"""Looks at running attempts that the disk refused; this process continues from them."""
+"""Observations that could not be written to the disk; this process continues from them."""
 
 
 def _read_observation(attempt: Path) -> Observation | None:
@@ -241,7 +242,7 @@ def _read_observation(attempt: Path) -> Observation | None:
     try:
         return None if text is None else Observation.model_validate_json(text)
     except ValidationError:
-        return None  # A disk that was full took half of it.
+        return None  # A full disk may have cut the file.
 
 
 def _note(attempt: Path, seen: Observation) -> None:
@@ -249,7 +250,7 @@ def _note(attempt: Path, seen: Observation) -> None:
     try:
         replace_file(path, seen.model_dump_json().encode())
     except OSError:
-        # Without permission or room for it, the look still counts.
+        # Without permission or disk space to write it, the look still counts.
         _UNWRITTEN[path] = seen
     else:
         _UNWRITTEN.pop(path, None)
@@ -260,14 +261,14 @@ def _observation_path(attempt: Path) -> Path:
 
 
 def _seconds(attempts: Sequence[Path]) -> float:
-    """Return the seconds that attempts ran: each by its heartbeat or the observed, if more."""
+    """Return the seconds that attempts ran: each by its heartbeat or observation, if longer."""
     return sum(max(_read_heartbeat(name), _ran(name)) for name in attempts)
 
 
 def _read_heartbeat(attempt: Path) -> float:
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         if b'"heartbeat"' in line:
-            with suppress(ValidationError):  # a line without the time
+            with suppress(ValidationError):  # a line that has no time
                 return _Beats.model_validate_json(line).heartbeat.seconds
     return 0.0
 
@@ -292,7 +293,7 @@ def _text(path: Path) -> str | None:
 
 
 def last_lines(path: Path) -> list[bytes]:
-    """Return the whole lines at the end of a file, without an unfinished one."""
+    """Return the whole lines at the end of a file; skip a last line that is not finished."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, _size(path) - _TAIL))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Training
 
 Points = Sequence[tuple[float, float]]
-"""Number of parameters and value, in ascending order of the first."""
+"""(number of parameters, value) pairs, in ascending order of the first."""
 
 _TRAINING: Final[Points] = ((1e7, 2e-3), (4e9, 1e-5))
 _WARM_START: Final[Points] = ((1e7, 4e-3), (1e9, 1e-4), (1e10, 2e-5))
@@ -40,8 +40,8 @@ def compute_warm_start_epochs(parameters: int) -> int:
 
 
 def interpolate(points: Points, parameters: int) -> float:
-    """Return the log-log linear value at this number of parameters, constant beyond the points.
-    Raises ValueError for less than one parameter."""
+    """Return the value for this number of parameters: log-log linear between the points, constant
+    outside. Raises ValueError for less than one parameter."""
     if parameters < 1:
         raise ValueError(f"a base has at least one parameter, not {parameters}")
     place = bisect_right([count for count, _ in points], parameters)

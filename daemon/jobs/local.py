@@ -4,8 +4,8 @@
     HOME/jobs/slots/K   locked exclusively by each running job, to limit their number
 
 The kernel's locks pass to the started process. So they tell which job is alive after any kill, and
-no process id is taken for another's. A process started by a dead one counts as an own one. Not
-covered: two machines over one folder (ray.py).
+no process id is taken for another's. A process started by a dead process is treated like one that
+this process started. Not covered: two machines over one folder (ray.py).
 """
 
 import fcntl
@@ -24,11 +24,11 @@ from daemon.solver.sampling.seals import write_keys
 from events import private
 
 GRACE_SECONDS: Final = 15.0
-"""Between asking a job to stop and killing it: a step of a small model ends in that time."""
+"""Seconds between asking a job to stop and killing it; enough for a step of a small model."""
 
 
 class LocalRunner:
-    """Jobs below one folder."""
+    """Runs the jobs below one folder as processes of this machine."""
 
     hands_keys = True
 
@@ -95,14 +95,14 @@ class LocalRunner:
         )
 
     def cancel(self, job: str, reason: str) -> None:
-        """Send the group SIGTERM; when called again after the grace, SIGKILL."""
+        """Send SIGTERM to the job's process group; after the grace, a call sends SIGKILL."""
         folder = self._folder(job)
         attempts = folder.attempts()
         if not attempts or not _is_alive(folder.path):
             return
         group = number_in(attempts[-1].with_suffix(".pid"))
         if group is None:
-            return  # It is being started: the next time it has one.
+            return  # The job is just starting: at the next call its attempt is there.
         waited = folder.measure_stop_delay(attempts[-1])
         if folder.stop(attempts[-1], reason):
             number = signal.SIGTERM
@@ -113,12 +113,12 @@ class LocalRunner:
         try:
             os.killpg(group, number)
         except ProcessLookupError:
-            return  # It ended meanwhile.
+            return  # The job has ended in the meantime.
         finally:
             self._reap()
 
     def close(self) -> None:
-        """Reap ended children; the others go on."""
+        """Reap children that have ended; other jobs continue."""
         self._reap()
 
     def _folder(self, job: str) -> JobFolder:
@@ -135,10 +135,10 @@ class LocalRunner:
 
     def _spawn(self, folder: JobFolder, locks: Sequence[int], job: Job) -> None:
         name = folder.begin(len(folder.attempts()) + 1, [key.id for key in job.keys])
-        # Keys as a variable, which is written nowhere.
+        # Keys go into an environment variable, which is not written to disk.
         environment = {**self.variables, **job.environment, **write_keys(job.keys)}
         arguments = [*self._command, *folder.arguments]
-        # Not subprocess: its object would warn when this process ends before the job.
+        # Not subprocess: its object would warn if this process ends before the job.
         with ExitStack() as opened:
             output = [
                 opened.enter_context(name.with_suffix(end).open("wb")).fileno()
@@ -160,12 +160,12 @@ class LocalRunner:
         self._children.add(child)
 
     def _reap(self) -> None:
-        """Reap ended children, so that none stays a zombie."""
+        """Reap children that have ended, so that none stays a zombie."""
         for child in list(self._children):
             try:
                 done, _ = os.waitpid(child, os.WNOHANG)
             except ChildProcessError:
-                done = child  # Code that waits for every child of this process was first.
+                done = child  # Another part of this process has already waited for all children.
             if done:
                 self._children.discard(child)
 
@@ -187,7 +187,7 @@ def _try_lock(path: Path) -> Iterator[int | None]:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Return whether the job runs; by a shared lock, so that callers do not see each other."""
+    """Return whether the job runs; by a shared lock, so that callers do not block each other."""
     try:
         file = (folder / "alive").open("rb")
     except FileNotFoundError:

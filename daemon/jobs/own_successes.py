@@ -1,10 +1,10 @@
-"""The agent's own successes for a warm start: live sessions that passed, as tokens.
+"""Collect the agent's own successes for a warm start: live sessions that passed, as tokens.
 
 A success is a live session of the agent on this base. An environment computed its verdict by
-replay, no rule objects, and all its calls hold exact tokens. Supervised training applies no
+replay, no rule contradicts it, and all its calls have exact tokens. Supervised training applies no
 sampling parameter, so the tokens were drawn from the plain softmax at temperature 1. Its task is of
 the pool's own generator (or the very task where none is generated), and of no seed reserved for
-reports and gates. The file follows from the log alone, so any machine can make it again.
+reports and gates. The file depends on the log alone, so any machine can make it again.
 
 A person's sealed session is left out: its words would lie unsealed in the job's folder. Rollouts of
 probes, trials and earlier jobs are left out too, because the log holds no tokens of them.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_READ: Final = 2048
-"""The most passed sessions that are read, newest first."""
+"""Maximum number of passed sessions that are read, newest first."""
 
 
 class NotShown(KintsugiError):
-    """A rollout that no job can show."""
+    """A rollout's content cannot be shown to a job."""
 
     def __init__(self, message: str, *, sealed: bool = False) -> None:
-        """`sealed`: whether it is a person's."""
+        """`sealed`: whether the rollout is sealed with a person's key."""
         super().__init__(message)
         self.sealed = sealed
 
@@ -104,15 +104,15 @@ def _file(trajectories: Sequence[Trajectory]) -> bytes:
 def _of_kinds(
     by_kind: dict[str, list[PassedRollout]], kinds: set[str], most: int
 ) -> tuple[str, ...]:
-    """Return the rollouts of these kinds in the order of their tasks. The learner keeps this order,
-    and by their random names it would train on other batches in each run."""
+    """Return the rollouts of these kinds, ordered by their tasks. The learner keeps the order; an
+    order by random names would give each run other batches."""
     own = [passed for kind in kinds for passed in by_kind.get(kind, ())]
     own.sort(key=lambda passed: (passed.task, passed.rollout))
     return tuple(passed.rollout for passed in own[:most])
 
 
 def _kind(environment: Environment, task: str) -> str:
-    """Return the task's generator; for a task that is not generated, the task itself."""
+    """Return the generator of a task, or the task itself if no generator made it."""
     try:
         known = environment.task(task)
     except UnknownTask:
@@ -174,7 +174,7 @@ def _read_turns(
         prompt, written = whole.arrays.get("prompt_token_ids"), whole.arrays.get("token_ids")
         if not prompt or not written:
             raise NotShown(f"call {name} of rollout {rollout} has no exact tokens")
-        # Supervised training needs no log-probabilities, as for the oracle's turns.
+        # Supervised training needs no log-probabilities, so they are 0 as in the oracle's turns.
         yield Turn(tuple(prompt), tuple(written), (0.0,) * len(written))
 
 

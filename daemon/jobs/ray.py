@@ -51,7 +51,7 @@ class ClusterJob(StrictModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     submission_id: str | None = None
-    """None for a job that was not submitted by this API."""
+    """Id of a job submitted by this API; None for any other job."""
     status: Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
     message: str | None = None
     metadata: dict[str, str] | None = None
@@ -59,7 +59,7 @@ class ClusterJob(StrictModel):
 
     @property
     def open(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether the cluster job is waiting or running."""
         return self.status in ("PENDING", "RUNNING")
 
 
@@ -75,10 +75,10 @@ class Needs:
 
 
 class RayRunner:
-    """Jobs below one folder, on a cluster."""
+    """Runs the jobs below one folder on a Ray cluster."""
 
     hands_keys = False
-    """Ray writes the variables of a job into files of its own."""
+    """False: Ray writes a job's variables into its own files, so no keys are passed."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class RayRunner:
                 return folder.read_active(attempts)
             if remote is not None or _began(last):
                 return folder.read_exit(attempts, *_read_exit(remote))
-            # The submitting process was killed before it, or the cluster forgot the job.
+            # The process was killed before it submitted the job, or the cluster forgot the job.
             attempts = attempts[:-1]
         return Absent()
 
@@ -173,7 +173,7 @@ class RayRunner:
         return True
 
     def _name(self, job: str, number: int) -> str:
-        """Return an attempt's name on the cluster; two homes may have jobs of one id."""
+        """Return an attempt's name on the cluster, unique among homes with equal job ids."""
         return f"kintsugi-{self._home}-{job}-{number}"
 
     @property
@@ -239,13 +239,13 @@ class Cluster:
             return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
 
     def submit(self, wanted: dict[str, Any]) -> str | None:
-        """Submit a job; return why it was refused, as one that was submitted before is."""
+        """Submit a job; return why it was refused (for example, its name exists), or None."""
         with self._unavailable():
             answer = self._answer("POST", "/api/jobs/", json=wanted, timeout=_SUBMIT_SECONDS)
             return None if answer.is_success else _last_line(answer.text)
 
     def stop(self, name: str) -> None:
-        """Ask a job to end, which the cluster does later."""
+        """Request the end of a job; the cluster ends it later."""
         with self._unavailable():
             answer = self._answer("POST", f"/api/jobs/{name}/stop")
             if answer.status_code != _NOT_FOUND:

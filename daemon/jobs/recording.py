@@ -5,9 +5,9 @@ An event has no content and repeats no token: these stay in the journal, those o
 ciphertext. It names task, policy version, verdict and reward. So figures of training stay apart
 from those of traffic (a fold never mixes purposes), and an adapter can be traced to its rollouts.
 
-Ids follow from job and rollout, so recording again changes nothing; a note beside the journal keeps
-the recorded length, and a record that was cut short is made again. Not covered: reference
-trajectories of a warm start, which the oracle played and no policy.
+Event ids depend on job and rollout, so recording again changes nothing. A file beside the journal
+has the recorded length; recording that was cut short is repeated. Not covered: reference
+trajectories of a warm start, because the oracle played them.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _RECORDED: Final = "recorded"
-"""File beside the spec: the number of recorded batches of the journal."""
+"""File beside the spec: how many batches of the journal were recorded."""
 _BATCH: Final = 512
 
 
@@ -94,14 +94,14 @@ def _is_reference(trajectory: Trajectory) -> bool:
 def _event(
     job: JobRow, environments: JobEnvironments, pool: TaskPool | None, trajectory: Trajectory
 ) -> RolloutEnded:
-    """Return a rollout as an event; `pool` is its task's, None for a task that the job wrote."""
+    """Return a rollout's event; `pool` has its task, None if the job wrote the task."""
     environment = environments.find(trajectory.task)
     try:
         task = environments.task(trajectory.task)
     except UnknownTask:
         if trajectory.sealed is None:
             raise
-        # Its person was erased since it was played.
+        # The task's person was erased after the rollout was played.
         task = None
     reward = None if pool is None else REWARDS.get(pool.reward)
     judge = _name_judge(environment, task, None if reward is None else reward.rules)
@@ -135,12 +135,12 @@ def _event(
 def _name_judge(
     environment: Environment, task: TaskDefinition | None, rules: str | None
 ) -> str | None:
-    """Return the judge of a rollout with the version of `rules` or else of the task's, if known."""
+    """Return a rollout's judge, with the version of `rules` or of the task's, if known."""
     if rules is not None:
         return f"{environment.name}/{rules}"
     return None if task is None else f"{environment.name}/{get_version(task)}"
 
 
 def _member(rollout: str) -> int:
-    """Return its place in its group: the learner names a rollout JOB/BATCH/GROUP/MEMBER."""
+    """Return a rollout's index in its group; the learner names it JOB/BATCH/GROUP/MEMBER."""
     return int(rollout.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""A training run as the daemon sees it, wherever it runs.
+"""A training run as the daemon sees it, on this machine or another.
 
     HOME/jobs/ID/job.json          the spec
     HOME/jobs/ID/out/              the learner's: journal, adapter (daemon/solver/job.py)
@@ -24,11 +24,11 @@ from events.privacy.sealing import Key
 SPEC: Final = "job.json"
 OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
-"""The learner's journal, in `OUT`: it grows with every batch."""
+"""File name of the learner's journal in `OUT`; the file grows with every batch."""
 LEARNT: Final = ("adapter", "checkpoints")
-"""The learner's result folders, in `OUT`."""
+"""Names of the folders in `OUT` with the learner's results."""
 GO_ON: Final = "run the same command to go on"
-"""End of the learner's reason, such as a signal or a full disk, that does not end the job."""
+"""End of a reason after which the job may be resumed, such as a signal or a full disk."""
 
 CHECKPOINT_SETTING: Final = "agents.checkpoint"
 USER_TOKENS_SETTING: Final = "models.user.max_tokens"
@@ -39,15 +39,15 @@ WRONG_USAGE: Final = 2
 _KILLED: Final = 137
 """Exit code that a shell reports for signal 9."""
 _ABORTED: Final = 134
-"""Likewise for signal 6, with which a library ends after a failed allocation."""
+"""Exit code that a shell reports for signal 6: a library aborts after a failed allocation."""
 
 
 class JobStartError(KintsugiError):
-    """Nothing runs, and the next look tries again."""
+    """An attempt could not be started; the next look tries again."""
 
 
 class RunnerUnavailable(KintsugiError):
-    """The state of jobs cannot be read; they go on, and the next look asks again."""
+    """The state of jobs cannot be read. Jobs continue, and the next look asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,24 @@ class Job:
     id: str
     spec: StrictModel
     traceparent: str | None = None
-    """Trace context of its span: its variable TRACEPARENT."""
+    """Trace context of the job's span, for the environment variable TRACEPARENT."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Name -> content of files in its `OUT` before it begins."""
+    """Name -> content of files that are put into `OUT` before the job begins."""
     keys: tuple[Key, ...] = ()
-    """Keys of persons whose tasks it plays: handed over in memory, and never written."""
+    """Keys of persons whose tasks the job plays; passed in memory and never written."""
     replaces_spec: bool = False
-    """Whether the next attempt reads this spec, also where earlier ones had another."""
+    """Whether the next attempt uses this spec even if earlier attempts had another."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables beside those of the starting process."""
+        """Environment variables for the job, beside those of the starting process."""
         return {} if self.traceparent is None else {"TRACEPARENT": self.traceparent}
 
 
 class Result(StrictModel):
     """The last line of a job (daemon/solver/telemetry/outcome.py) or of a trial (`played`)."""
 
-    # A later version may say more.
+    # A later version may add fields.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     outcome: Literal["trained", "competence_gap", "failed", "played"]
@@ -84,47 +84,47 @@ class Result(StrictModel):
     rollouts: int = 0
     reason: str | None = None
     setting: str | None = None
-    """Setting that caused a failure, which then tells nothing of the players; else None."""
+    """Setting that caused the failure, so that it tells nothing about the players; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """It was never begun."""
+    """State: the job was never begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """An attempt goes on."""
+    """State: an attempt is running or waiting."""
 
     attempt: int
-    """Counted from 1."""
+    """Number of the attempt, from 1."""
     seconds: float
     silent: float
-    """Seconds since its last output; it writes every two."""
+    """Seconds since the attempt's last output; it writes every two seconds."""
     keyids: tuple[str, ...] = ()
-    """Ids of the keys handed to it."""
+    """Ids of the keys that were passed to the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The last attempt is over."""
+    """State: the last attempt has ended."""
 
     attempts: int
     barren: int
-    """Number of the last attempts in a row that brought no rollout."""
+    """How many attempts in a row, up to the last, brought no rollout."""
     seconds: float
     result: Result | None
-    """None where it was cut short."""
+    """The job's own result; None if the attempt was cut short."""
     code: int | None = None
-    """None where no process was left to record it."""
+    """Exit code; None if it was not recorded."""
     stopped: str | None = None
-    """Reason for which it was told to stop; None where it was not."""
+    """Reason for which the attempt was told to stop; None if it was not."""
     complaint: str = ""
-    """The last line of its stderr."""
+    """Last line of the attempt's stderr."""
     full: bool = False
-    """Whether the disk of its folder has no room."""
+    """Whether the disk with the job's folder is full."""
     keyids: tuple[str, ...] = ()
-    """Ids of the keys handed to it."""
+    """Ids of the keys that were passed to the attempt."""
 
 
 State = Absent | Active | Exit
@@ -134,19 +134,19 @@ class JobRunner(Protocol):
     """Runs jobs, on this machine or on others."""
 
     hands_keys: bool
-    """Whether keys pass from process to process in memory alone."""
+    """Whether the runner can pass keys from process to process in memory alone."""
 
     def check(self) -> None:
-        """Raise RunnerUnavailable if it cannot be used; all but `folder` and `close` may."""
+        """Raise RunnerUnavailable if the runner cannot be used, as `start` and others may."""
 
     def start(self, job: Job) -> bool:
-        """Begin an attempt unless one runs; return False without room. Raises JobStartError."""
+        """Begin an attempt unless one runs; return False without a slot. Raises JobStartError."""
 
     def state(self, job: str) -> State:
         """Return the state of a job."""
 
     def cancel(self, job: str, reason: str) -> None:
-        """Ask a running job to stop; when called again after a while, kill it. `reason` is kept."""
+        """Ask a running job to stop, and kill it at a later call. `reason` is stored."""
 
     def folder(self, job: str) -> Path:
         """Return the folder of a job's output."""
@@ -157,7 +157,7 @@ class JobRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """No further attempt."""
+    """Verdict: no further attempt follows."""
 
     outcome: Literal["trained", "competence_gap", "failed", "played"]
     reason: str = ""
@@ -165,13 +165,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Another attempt continues the one that was cut short."""
+    """Verdict: another attempt continues the job."""
 
     reason: str
 
 
 def verdict(ended: Exit, attempts: int) -> Over | Again:
-    """Decide about an ended attempt; at most `attempts` in a row may bring nothing."""
+    """Decide what follows an ended attempt; at most `attempts` in a row may bring no rollout."""
     result = ended.result
     if result is not None and not _cut_short(result, ended.full):
         return Over(result.outcome, result.reason or "")
@@ -208,10 +208,10 @@ def _trouble(ended: Exit) -> str:
 
 
 def result_of(lines: Iterable[bytes]) -> Result | None:
-    """Return the learner's result from its last line; None if that is none."""
+    """Return the result in the learner's last line; None if that line is no result."""
     last = next(iter(reversed(list(lines))), b"")
     try:
         return Result.model_validate_json(last)
     except ValidationError:
-        # A heartbeat or an update: it was cut short.
+        # The last line is a heartbeat or an update, so the attempt was cut short.
         return None

@@ -1,4 +1,4 @@
-"""The runners of a home's jobs, by the setting `jobs.runner`."""
+"""Create the runners of a home's jobs, according to the setting `jobs.runner`."""
 
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,12 +15,12 @@ TRIAL: Final = "daemon.evaluation.trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:
-    """Return the runner of a home's training."""
+    """Return the runner of the home's training jobs."""
     return make_runner(settings, "jobs", LEARNER)
 
 
 def trials_of(settings: "Settings") -> JobRunner:
-    """Return the runner of trials, which play candidates beside incumbents."""
+    """Return the runner of trials, in which candidates and incumbents play tasks."""
     return make_runner(settings, "trials", TRIAL)
 
 

@@ -1,7 +1,9 @@
 """The bodies of the tasks by content that a job or a trial plays, from the tables to its folder.
 The spec names a task by the hash of its body: 640 bodies exceed a record of Kafka. An event rejects
-a missing task, and the job goes on without it (daemon/solver/spec.py, drop_tasks). A task whose key
-is missing, though its person was not erased, is only withheld: a backup may bring the key back."""
+a task without body; the job continues without it (daemon/solver/spec.py, drop_tasks). A task whose
+key is missing, though its person was not erased, is only withheld: a backup may bring the key
+back.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +30,11 @@ class TaskBodies:
     """The bodies of some tasks by content."""
 
     found: Mapping[str, str]
-    """Task -> the text of its body; for a person's, its ciphertext."""
+    """Task -> text of its body; for a person's task, its ciphertext."""
     missing: Mapping[str, str]
-    """Task -> the reason."""
+    """Task -> reason why it has no body."""
     withheld: Sequence[str]
-    """Tasks of persons, where these were not asked for."""
+    """Persons' tasks that were left out because sealed bodies were not asked for."""
     locked: Mapping[str, str]
     """Task -> why its key is missing, though its person was not erased."""
 
@@ -42,16 +44,16 @@ class TaskKeys:
     """The keys of some sealed bodies."""
 
     found: tuple[Key, ...]
-    """In the order of their ids."""
+    """The keys, in the order of their ids."""
     erased: Mapping[str, str]
-    """Task -> a sentence about its person's erasure."""
+    """Task -> sentence which says that its person was erased."""
     locked: Mapping[str, str]
     """Task -> why its key is missing, though its person was not erased."""
 
 
 def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) -> TaskBodies:
-    """Return the bodies of the tasks by content among these; others need none. `sealed`: include
-    those of persons. Raises DatabaseUnavailable, KeysUnavailable."""
+    """Return the bodies of those `tasks` that are named by content. With `sealed`, include persons'
+    bodies. Raises DatabaseUnavailable, KeysUnavailable."""
     bodies: dict[str, str] = {}
     missing: dict[str, str] = {}
     withheld: list[str] = []
@@ -107,7 +109,7 @@ def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[
             cycle=job.cycle,
             alias=job.alias,
             base=job.base,
-            # A sibling or a task that is only known is in no pool.
+            # A sibling, or a task that the job only knows, is in no pool.
             pattern=pools.get(task, "none"),
             check="schema",
             reason=clip_reason(missing[task]),

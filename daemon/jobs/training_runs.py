@@ -83,12 +83,12 @@ def advance(
     cancelled: Mapping[str, str] | None = None,
     breaks: Breaks | None = None,
 ) -> list[str]:
-    """Advance every open job; return the events as sentences. `cancelled`: job -> reason. `breaks`
-    isolates errors of one job from the others; without it they are raised. Raises LogError,
+    """Advance every open job; return sentences about what happened. `cancelled`: job -> reason.
+    With `breaks`, an error of one job does not stop the others. Raises LogError,
     DatabaseUnavailable."""
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
-    # Jobs whose adapter answers no client wait for those that a cycle waits for.
+    # Jobs for adapters that answer no clients come after the jobs that a cycle waits for.
     jobs.sort(key=_answers_no_client)
     called_off = cancelled or {}
     notes: list[str] = []
@@ -99,7 +99,7 @@ def advance(
         else:
             breaks.attempt("jobs", partial(look.tell, notes), f"job {job.job}")
         if look.away:
-            break  # of the other jobs the runner would say the same
+            break  # the runner would say the same about the other jobs
     return notes
 
 
@@ -116,7 +116,7 @@ class _Look:
         self._cancelled = cancelled
         self._settings = app.settings.jobs
         self.away = False
-        """Whether the runner could not tell the state of jobs."""
+        """Whether the runner could not read the state of jobs."""
 
     def tell(self, notes: list[str]) -> None:
         try:
@@ -169,11 +169,11 @@ class _Look:
             yield self._end("failed", reason, ended)
             return
         if self._runner.hands_keys:
-            # Jobs on other machines may reach endpoints that this one does not.
+            # Jobs on other machines may reach endpoints that this machine cannot.
             users = (pool.user for pool in self._job.spec.pools)
             wait_for_users(f"job {self._job.job}", users)
         try:
-            # Later attempts find the files of the first one.
+            # Later attempts use the files of the first attempt.
             files = (yield from self._make_files()) if attempt == 1 else {}
             keys = yield from self._collect_keys(files)
         except (NotShown, NothingPlayable) as error:
