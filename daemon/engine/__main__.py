@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(options: Namespace) -> int:
     """Load the engine, then answer until a signal comes or it fails."""
-    # Bound first: a port that is taken should not wait for a model to load.
+    # The port is opened first: if it is taken, the error must not wait for a model to load.
     with _bound(options.host, options.port) as bound:
-        # torch takes seconds to import, and wrong usage should not wait for it.
+        # torch takes seconds to import, and an error of usage must not wait for that.
         import uvicorn
 
         server = _server(options, ip_address(bound.getsockname()[0]).is_loopback)
@@ -60,7 +60,7 @@ def serve(options: Namespace) -> int:
             http.should_exit = True
 
         server.thread.on_failure = stop
-        # A signal before uvicorn listens counts too; uvicorn raises its own again at its end.
+        # A signal before uvicorn listens counts too; uvicorn raises its own again when it ends.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop())
         address = f"http://{options.host}:{bound.getsockname()[1]}/v1"
@@ -97,7 +97,7 @@ def _server(options: Namespace, local: bool) -> "Server":
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket: clients wait while the model loads."""
+    """Return a listening socket; clients that connect wait until the model is loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -31,22 +31,22 @@ class NameConflict(KintsugiError):
 
 
 class NoSuchAdapter(BadAdapter):
-    """There is no such directory."""
+    """The adapter's directory does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """An adapter that is served."""
+    """An adapter that the engine serves, with its folder."""
 
     policy: Policy
     folder: Path
 
 
 class Adapters:
-    """Policies by name. Any thread may ask; one adapter is loaded at a time."""
+    """Served policies by name. Any thread may ask; one adapter is loaded at a time."""
 
     def __init__(self, base: Policy, root: str) -> None:
-        """`root` names the base's origin. A base without a checkpoint is refused."""
+        """`root` tells where the base came from. A base without a checkpoint is refused."""
         if base.checkpoint is None:
             raise ValueError(f"{base.name} was not loaded from a checkpoint")
         self.base = base
@@ -57,7 +57,7 @@ class Adapters:
 
     @property
     def entries(self) -> dict[str, AdapterEntry]:
-        """Adapters by name, in the order they came."""
+        """Name -> adapter, in the order in which they were loaded."""
         return dict(self._loaded)
 
     def policy(self, name: str | None) -> Policy:
@@ -81,7 +81,7 @@ class Adapters:
             self._loaded[name] = AdapterEntry(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
-        """Stop serving the adapter to new requests. Raise UnknownModel."""
+        """Refuse new requests for the adapter. Raise UnknownModel."""
         if self._loaded.pop(name, None) is None:
             raise UnknownModel(f"The lora adapter '{name}' cannot be found.")
 
@@ -101,7 +101,7 @@ class Adapters:
             return self.base.with_adapter(folder, name)
         except BadAdapter:
             raise
-        # Any error of PEFT is the adapter's fault; the engine goes on.
+        # Any error of PEFT is blamed on the adapter; the engine continues.
         except Exception as error:
             raise BadAdapter(
                 f"{folder} cannot be merged: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""An agent of this process beside players elsewhere: an engine's thread writes its answers."""
+"""An agent whose answers come from an engine in this process, while other players are elsewhere."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +29,7 @@ class EngineAgent:
         temperature: float,
         max_tokens: int,
     ) -> None:
-        """`max_tokens` per turn; a turn that reaches it ends the episode."""
+        """`max_tokens` limits a turn; a turn that reaches the limit ends the episode."""
         self._thread, self._chat, self._policy = thread, chat, policy
         self._tools, self._seed = tools, seed
         self._temperature, self._max_tokens = temperature, max_tokens

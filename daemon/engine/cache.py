@@ -1,6 +1,6 @@
-"""The keys and values of many conversations, and a model's forward on them.
+"""The key-value cache of many conversations, and a model's forward pass over it.
 
-A conversation stands in a slot: one row of every layer's tensors. `extend` appends tokens to some
+Each conversation has a slot: one row of every layer's tensors. `extend` appends tokens to some
 slots and overwrites what they held beyond `start`, so that going back is free. Where most slots
 take one token each, the whole tensor is read in place: gathering rows would cost more than a small
 model's arithmetic. Tokens of several adapters may share a forward (`Mixture`): they share the
@@ -18,7 +18,7 @@ from daemon.engine.weights import Assignment, Layer, Mixture, Shape, Weights
 
 
 class Cache:
-    """Room for `slots` conversations of at most `length` tokens."""
+    """Memory for `slots` conversations of at most `length` tokens."""
 
     def __init__(self, weights: Weights, slots: int, length: int) -> None:
         if length > weights.shape.context:
@@ -29,7 +29,7 @@ class Cache:
         self.shape: Shape = shape
         self.slots = slots
         self.length = length
-        # One column more, never read: slots that take no token write there.
+        # One more column, which is never read: slots that take no token write there.
         size = (slots, shape.key_heads, length + 1, shape.width)
         dtype, device = weights.embedding.dtype, weights.embedding.device
         self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
@@ -45,7 +45,7 @@ class Cache:
         owners: Sequence[int] = (),
     ) -> Tensor:
         """Append row i to slot i, which holds `starts[i]` tokens; return (B, V) logits after its
-        last. For a mixture, `owners[i]` is the place of the member that reads row i."""
+        last. For a mixture, `owners[i]` is the index of the adapter that reads row i."""
         if all(len(row) == 1 for row in rows) and max(slots) < 2 * len(slots):
             return self._one_each(weights, slots, starts, [row[0] for row in rows], owners)
         return self._several(weights, slots, starts, rows, owners)
@@ -57,7 +57,7 @@ class Cache:
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """Zero a slot's row: though hidden, a NaN there would spoil what is computed beside it."""
+        """Zero a slot's row: a NaN there would spoil other slots' results, though masked."""
         for tensor in (*self.keys, *self.values):
             tensor[slot] = 0
 
@@ -69,7 +69,7 @@ class Cache:
         tokens: Sequence[int],
         owners: Sequence[int],
     ) -> Tensor:
-        """Take one token for most slots: every slot up to the highest takes part."""
+        """Append one token to most slots: every slot up to the highest one takes part."""
         weights = model.base if isinstance(model, Mixture) else model
         count, device = max(slots) + 1, weights.embedding.device
         where = torch.tensor(slots, device=device)
@@ -88,7 +88,7 @@ class Cache:
         )
         assignment = last = None
         if isinstance(model, Mixture):
-            # Slots that take no token may have any owner.
+            # Slots that take no token may have any adapter.
             every = [owners[0]] * count
             for slot, owner in zip(slots, owners, strict=True):
                 every[slot] = owner
@@ -135,7 +135,7 @@ class Cache:
     ) -> Tensor:
         """Return (N, D) states of N new tokens after all layers; store their keys and values."""
         hidden = weights.embedding[ids]
-        # Slots that take no token stand in the column that is never read.
+        # Slots that take no token write into the column that is never read.
         positions = place.columns.clamp(max=self.length - 1)
         rotation = weights.cos[positions][:, None], weights.sin[positions][:, None]
         caches = zip(weights.layers, self.keys, self.values, strict=True)
@@ -197,17 +197,17 @@ def _feed(products: _Products, hidden: Tensor, eps: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Places of N new tokens of B slots, and what each may look at."""
+    """Positions of N new tokens in B slots, and which earlier tokens each may attend to."""
 
     rows: Tensor
-    """(N,) slot of each."""
+    """(N,) slot of each token."""
     columns: Tensor
-    """(N,) position of each."""
+    """(N,) position of each token in its slot."""
     read: Tensor | slice
     there: Tensor | None
     """(B, T): places of the tokens in a padded batch; None for one token each."""
     bias: Tensor
-    """(B, T, span): 0 for what a token may look at, -inf for the rest."""
+    """(B, T, span): 0 for tokens that may be attended to, -inf for all others."""
 
 
 def _bias(hidden_from: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Messages to token ids and back: a checkpoint's chat template, and the parsing of answers.
+"""Turn messages into token ids by a checkpoint's chat template, and parse ids as answers.
 
 A conversation is rendered whole for every turn, as in vLLM, so that a policy is trained on the
 prompts it is served. Special tokens split a text first; the pieces between them are encoded once
@@ -34,13 +34,13 @@ _CALL_ENDS: Final = "</tool_call>"
 _BEGINS: Final = re.compile(rf"(?i:{OPENING})|{_CALL_BEGINS}")
 _ASIDE_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
-"""Encoded pieces in the cache: a hundred conversations of forty. A busy server fills it."""
+"""Maximum number of cached pieces: enough for a hundred conversations of forty."""
 _LONGEST_PIECE: Final = 32 << 10
-"""Characters of the longest piece that is cached."""
+"""Maximum characters of a piece that is cached."""
 _WORD: Final = "answer"
-"""Content of an answer, to find the template's end of a turn."""
+"""Content of a sample answer, used to find how the template ends a turn."""
 _COMPOSED: Final = 4
-"""Characters that become one at most where a tokenizer composes them (Unicode's NFC)."""
+"""Maximum number of characters that a tokenizer composes into one (Unicode's NFC)."""
 
 
 class NoTemplate(CheckpointFault):
@@ -48,7 +48,7 @@ class NoTemplate(CheckpointFault):
 
 
 class NoEndToken(CheckpointFault):
-    """No answer of the checkpoint would end."""
+    """No answer of this checkpoint would end, because it has no end token."""
 
 
 class Chat:
@@ -69,7 +69,7 @@ class Chat:
         self.longest = max(map(len, backend.get_vocab())) * shrinks
         """Characters of text that one token can stand for."""
         added = backend.get_added_tokens_decoder().values()
-        # Tokens that swallow the spaces around them are left to the tokenizer.
+        # Tokens that remove the spaces around them are left to the tokenizer.
         marks = [t.content for t in added if t.special and not (t.lstrip or t.rstrip)]
         plain = len(marks) == len(added)
         self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if plain else None
@@ -91,7 +91,7 @@ class Chat:
             raise NoEndToken(describe_other(directory, configured, mark))
 
     def _find_turn_end(self) -> tuple[int, ...]:
-        """Return what the template writes after an answer; () if it refuses a plain exchange."""
+        """Return the ids that the template writes after an answer; () if it refuses a plain one."""
         asked = {"role": "user", "content": "?"}
         try:
             answered = self._render([asked, {"role": "assistant", "content": _WORD}], (), False, {})
@@ -115,7 +115,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
     ) -> Rendering:
-        """Return a prompt that is not yet encoded. Raise NoTemplate."""
+        """Return the prompt as text that is not yet encoded. Raise NoTemplate."""
         return self._render(messages, tools, True, variables)
 
     def answer(
@@ -164,7 +164,7 @@ class Chat:
                 add_generation_prompt=begins_answer,
                 **conversation.variables,
             )
-        # Whatever a template raises, it is about these messages.
+        # Any error of a template is blamed on these messages.
         except Exception as error:
             raise NoTemplate(f"the chat template does not take these messages: {error}") from error
         return cast(str, text)
@@ -183,22 +183,22 @@ class Chat:
         return ControlTokens(self.tokenizer.backend_tokenizer, source, self._apply, unknown)
 
     def encode_rendering(self, rendering: Rendering) -> tuple[int, ...]:
-        """Return the ids of a conversation; special tokens that its messages spell are text."""
+        """Return the ids of a conversation; special tokens spelled in its messages are text."""
         return tuple(self._controls.encode(rendering, self.encode))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's ids; special tokens in it count as such, none is added."""
+        """Return the ids of a text. Special tokens in it are encoded as such; none is added."""
         if self._marks is None:
             return tuple(self._encode(text))
         pieces = (piece for piece in self._marks.split(text) if piece)
         return tuple(chain.from_iterable(map(self._encode_piece, pieces)))
 
     def _encode_piece(self, piece: str) -> "array[int]":
-        # A few of a megabyte each would be memory for nothing: they are not sent again and again.
+        # Pieces of a megabyte would waste memory: they are not sent again and again.
         return (self._piece if len(piece) <= _LONGEST_PIECE else self._encode)(piece)
 
     def _encode(self, text: str) -> "array[int]":
-        # A tenth of what a tuple of numbers takes.
+        # An array takes a tenth of the memory of a tuple.
         return array("I", encode_alone(self.tokenizer.backend_tokenizer, text))
 
     def text(self, ids: Iterable[int]) -> str:
@@ -206,7 +206,7 @@ class Chat:
         return cast(str, self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
-        """Return written ids as a message, its aside apart; `number` makes call ids unique."""
+        """Return written ids as a message, its aside apart; `number` makes ids of calls unique."""
         message = parse_answer(self.read_text(ids), number)
         aside, visible = split_aside(message.text)
         if visible == message.text:
@@ -248,7 +248,7 @@ def _call_as_chat(call: ToolCall) -> dict[str, Any]:
 
 
 def name_reasoning(reasoning: str | None) -> dict[str, str]:
-    """Return the fields of a message's reasoning, both that chat templates read, as vLLM does."""
+    """Return a message's reasoning under both names that chat templates read, as vLLM does."""
     return {} if reasoning is None else {"reasoning": reasoning, "reasoning_content": reasoning}
 
 
@@ -264,7 +264,7 @@ def _with_aside(message: Message) -> dict[str, Any]:
 
 
 def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's message for templates; arguments that are no object stay as they are."""
+    """Return a request's message for templates; arguments that are no object stay as is."""
     document = {**message, "content": message.get("content") or ""}
     if calls := message.get("tool_calls"):
         document["tool_calls"] = [

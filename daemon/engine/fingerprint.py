@@ -1,4 +1,4 @@
-"""Print what a base and an adapter answer to the probes of serving, as JSON.
+"""Print a base's and an adapter's answers to the probes of serving, as JSON.
 
     python -m daemon.engine.fingerprint BASE ADAPTER [--dtype float32]
 
@@ -36,12 +36,12 @@ from events.errors import KintsugiError
 DONE, FAILED = 0, 1
 
 _DECIMALS: Final = 6
-"""Decimals of a log-probability, far finer than float32."""
+"""Decimals kept of a log-probability; far finer than float32."""
 
 
 def probe_model(model: PeftModel) -> Expectation:
-    """Return a model's answers with and without its one active adapter; it must be whole in this
-    process, and stays as it was. Raise BadAdapter if it computes no numbers."""
+    """Return a model's answers to the probes, with and without its one active adapter. It must be
+    whole in this process, and stays as it was. Raise BadAdapter if it computes no numbers."""
     weights: Any = model.get_input_embeddings()
     asked = prompts(int(model.config.vocab_size))
     with model.disable_adapter():

@@ -41,7 +41,7 @@ PREFILL: Final = 512
 per head, token and position), which the heap never gives back, stays small."""
 
 _COLDEST: Final = 1e-20
-"""Lowest temperature computed with: lower ones change nothing and would overflow the logits."""
+"""Lowest temperature in use: lower ones change nothing and would overflow the logits."""
 
 Finish = Literal["stop", "length"]
 
@@ -55,7 +55,7 @@ class PromptTooLong(BadRequest):
 
 
 class RequestFailure(KintsugiError):
-    """A request that the engine took and could not answer; the others go on."""
+    """A request that the engine accepted but could not answer; other requests continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +65,22 @@ class Request:
     prompt: tuple[int, ...]
     max_tokens: int
     temperature: float = 1.0
-    """0: the likeliest token."""
+    """Temperature of sampling; 0: always the likeliest token."""
     top_p: float = 1.0
     top_k: int = 0
-    """0: all."""
+    """Number of likeliest tokens to draw from; 0: all tokens."""
     seed: int | None = None
-    """None: random."""
+    """Seed of the random numbers; None: random."""
     stop: frozenset[int] = frozenset()
-    """Tokens that end the answer; the one that does is its last."""
+    """Tokens that end the answer; such a token is the answer's last one."""
     top_logprobs: int = 0
-    """Number of likeliest tokens to report with each."""
+    """Number of likeliest tokens to report with each written token."""
     logprob_token_ids: tuple[int, ...] = ()
-    """Tokens to report with each in place of the likeliest: itself, then these."""
+    """Tokens to report instead of the likeliest ones, after the written token itself."""
 
     @property
     def plain(self) -> bool:
-        """Whether tokens come from the whole softmax."""
+        """Whether tokens are drawn from the whole softmax."""
         return self.top_p >= 1.0 and self.top_k == 0
 
 
@@ -91,11 +91,11 @@ class Emission:
     ticket: int
     token: int
     logprob: float
-    """Nats."""
+    """Log-probability of the token, in nats."""
     top: tuple[tuple[int, float], ...]
     """The likeliest (token, log-probability), best first, or `Request.logprob_token_ids`."""
     finish: Finish | None
-    """Why the answer ends with it, or None."""
+    """Why the answer ends with this token; None if it goes on."""
 
 
 @dataclass(slots=True)
@@ -105,9 +105,9 @@ class _ActiveRequest:
     request: Request
     chance: Random
     limit: int
-    """Most tokens of prompt and answer together."""
+    """Maximum tokens of prompt and answer together."""
     number: float
-    """Random number in [0, 1) by which its next token is drawn."""
+    """Random number in [0, 1) that decides the next token."""
     written: int = 0
 
 
@@ -115,15 +115,16 @@ class _ActiveRequest:
 class _Slot:
     number: int
     holds: "ref[Policy] | None" = None
-    """Policy of its keys and values; weak, so that an idle slot keeps no unloaded weights alive."""
+    """Policy that computed the keys and values; weak, so that no idle slot keeps an unloaded
+    policy."""
     ids: list[int] = field(default_factory=list)
     read: int = 0
-    """Number of `ids` that are in the cache."""
+    """Number of `ids` whose keys and values are in the cache."""
     running: _ActiveRequest | None = None
     used: int = 0
-    """Tick in which it last ran."""
+    """Tick in which the slot was last used."""
     is_sound: bool = True
-    """Whether its row holds only numbers, as far as a drawn token shows."""
+    """Whether the slot's row has only numbers (no NaN), as far as drawn tokens show."""
 
 
 class Engine:
@@ -140,22 +141,22 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """Requests that run at once."""
+        """Number of requests that can run at once."""
         return len(self._slots)
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and answer that fit."""
+        """Maximum tokens of prompt and answer together."""
         return self.cache.length
 
     @property
     def active_count(self) -> int:
-        """Requests in slots."""
+        """Number of requests that have a slot."""
         return sum(slot.running is not None for slot in self._slots)
 
     @property
     def queue_size(self) -> int:
-        """Requests without a slot."""
+        """Number of requests that wait for a slot."""
         return len(self._waiting)
 
     @property
@@ -175,7 +176,7 @@ class Engine:
         return self._tickets
 
     def cancel(self, ticket: int) -> bool:
-        """Forget a request; return False for one that has ended."""
+        """Drop a request; return False if it has already ended."""
         for waiting in self._waiting:
             if waiting.ticket == ticket:
                 self._waiting.remove(waiting)
@@ -249,7 +250,7 @@ class Engine:
         """Advance a batch; drop a request at fault. Raise a fault of the engine itself."""
         try:
             return self._advance(batch)
-        # Whatever it is: which request is at fault shows when it is alone.
+        # Any error counts: the request at fault is known when it fails alone.
         except Exception as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -351,8 +352,8 @@ def _raise(_: int, error: Exception) -> None:
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
-    """Return the order in which idle slots are reused: an unloaded policy's, then the oldest, then
-    low rows, which keep the batch dense (unwritten rows take no memory)."""
+    """Return the sort key for reusing idle slots: first those of an unloaded policy, then the
+    oldest, then low rows, which keep the batch dense (unwritten rows take no memory)."""
     is_of_use = slot.holds is not None and slot.holds() is not None
     return slot.used if is_of_use else 0, slot.number
 

@@ -27,10 +27,10 @@ Header = tuple[bytes, bytes]
 
 
 class Guard:
-    """Application that answers no page of another site."""
+    """Application that refuses requests sent by web pages of other sites."""
 
     def __init__(self, app: ASGIApp, local: bool) -> None:
-        """`local`: it listens to its own machine alone, so only names of that are answered."""
+        """`local`: the engine listens only on its own machine and accepts only its names."""
         self._app = app
         self._local = local
 
@@ -40,7 +40,7 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, send)
             return
-        # What follows on this connection is the body of the refused request.
+        # The next bytes on this connection are the body of the refused request.
         headers = {"connection": "close"}
         body = encode_json(refusal.body)
         answer = Response(body, refusal.status, headers, media_type=_JSON)
@@ -56,17 +56,17 @@ def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
         return ApiError(refused.status, kind, str(refused))
     named = dict(headers)
     origin = named.get(b"origin")
-    # Beyond its machine it has names that it does not know, and no client but a page has an origin.
+    # Beyond its machine it may have any name, and only web pages send an Origin.
     if origin is not None and not is_here(origin.decode("latin-1")):
         return forbidden(f"a page of {origin[:80].decode('latin-1')!r} asks; {_REMEDY}")
-    # Of what a page has a browser fetch without reading it, there is no origin: an image, a link.
+    # For an image or a link, a browser sends a request without an Origin.
     if named.get(b"sec-fetch-site") == b"cross-site":
         return forbidden(f"a browser asks for a page of another site; {_REMEDY}")
     return None
 
 
 def check_command(request: Request) -> None:
-    """Raise ApiError for a command that a page could send to another site without asking first."""
+    """Raise ApiError for a command that a page could send to another site without permission."""
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != _JSON:
         raise forbidden(
@@ -76,5 +76,5 @@ def check_command(request: Request) -> None:
 
 
 def forbidden(message: str) -> ApiError:
-    """Return the refusal of a request that is understood."""
+    """Return the refusal of a request that is understood but not allowed."""
     return ApiError(403, "PermissionDeniedError", message)

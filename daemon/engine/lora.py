@@ -39,11 +39,11 @@ class LoraAdapter:
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
     is_root_scaled: bool
-    """Whether alpha is divided by the root of the rank."""
+    """Whether alpha is divided by the root of the rank instead of the rank."""
     weights: Mapping[str, Tensor]
 
     def build_config(self, *, trainable: bool) -> LoraConfig:
-        """Return PEFT's configuration, in which every layer is named."""
+        """Return PEFT's configuration with the full name of every layer."""
         rank, alpha = next(iter(self.ranks.values())), next(iter(self.alphas.values()))
         return LoraConfig(
             r=rank,
@@ -95,7 +95,7 @@ def _list_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def count_most_bytes(model: nn.Module) -> int:
-    """Return the bytes of a model's largest adapter: full rank on every layer, longest numbers."""
+    """Return the bytes of a model's largest adapter: full rank on every layer, widest numbers."""
     numbers = sum(
         (layer.in_features + layer.out_features) * min(layer.in_features, layer.out_features)
         for layer in _list_layers(model).values()

@@ -67,14 +67,14 @@ from events.jobs import LoraSettings
 from events.serving import MergeMethod
 
 _TINY: Final = 1e-6
-"""Share of the largest singular value that counts as 0."""
+"""Singular values below this share of the largest one count as 0."""
 _ROUGH: Final = 1e-2
-"""The same where a member is in half precision: two copies differ by less."""
+"""The same share if a member is in half precision, since its copies differ by less."""
 MOST_RANK: Final = 512
 
 
 class CannotMerge(KintsugiError):
-    """Adapters that cannot be one."""
+    """These adapters cannot be merged into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class Member:
     layers: Mapping[str, Factors]
     dtype: torch.dtype
     provenance: Provenance | None
-    """None for one of another trainer."""
+    """Provenance of the adapter; None if another trainer made it."""
 
     @property
     def rank(self) -> int:
-        """Largest rank of a layer."""
+        """Largest rank among the adapter's layers."""
         return max(len(factors.down) for factors in self.layers.values())
 
 
@@ -165,13 +165,13 @@ def _read_member(folder: Path, weight: float) -> Member:
 
 
 def find_largest_rank(members: Sequence[Member]) -> int:
-    """Return the sum of all ranks, as far as the narrowest layer allows."""
+    """Return the sum of all members' ranks, but at most what the narrowest layer allows."""
     sizes = [min(len(factors.up), factors.down.shape[1]) for factors in members[0].layers.values()]
     return min(sum(member.rank for member in members), MOST_RANK, *sizes)
 
 
 def find_usual_rank(members: Sequence[Member]) -> int:
-    """Return a member's largest rank, which engines hold and jobs go on from."""
+    """Return the largest rank of a member: engines hold it, and jobs can continue from it."""
     return min(max(member.rank for member in members), find_largest_rank(members))
 
 
@@ -283,7 +283,7 @@ def build_directory(
 
 
 def _find_scale(members: Sequence[Member]) -> float:
-    """Return the members' common alpha over rank, so that jobs can go on from the merge, or 1."""
+    """Return the members' common alpha / rank, so that jobs can continue from the merge, or 1."""
     scales: set[float] = set()
     for member in members:
         ranks = {name: len(factors.down) for name, factors in member.layers.items()}
@@ -360,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--method", choices=get_args(MergeMethod), default="sum")
     parser.add_argument("--rank", type=int, help="default: the largest of a member")
     options = parser.parse_args(arguments)
-    # The order of sums, and so the last bits of a result, depends on the number of threads.
+    # The number of threads decides the order of sums, and so the last bits of a result.
     torch.set_num_threads(1)
     try:
         folders, weights = zip(*options.members, strict=True)
