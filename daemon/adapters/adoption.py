@@ -43,26 +43,26 @@ FINGERPRINT: Final = "fingerprint.json"
 _DIGITS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TAKEN: Final = (CONFIG, WEIGHTS, PROVENANCE, CARD)
-"""Files that are copied; any other file of a trainer is left out."""
+"""Files that are copied; other files in the trainer's directory are left out."""
 _COMPUTE_SECONDS: Final = 1800
 
 
 class NoFingerprint(KintsugiError):
-    """An adapter whose answers are not known, and cannot be computed here."""
+    """The adapter's answers to the probes are unknown and cannot be computed here."""
 
 
 class BadName(KintsugiError):
-    """A name that no adapter can have."""
+    """The name is not allowed for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeAdapter:
-    """An adapter of the home."""
+    """An adapter whose files are in the home."""
 
     name: str
     folder: Path
     sha256: str
-    """SHA-256 of its weights."""
+    """SHA-256 of the adapter's weights."""
 
 
 def adopt(
@@ -106,7 +106,8 @@ def read_expectation(folder: Path) -> Expectation:
 
 
 def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | None) -> None:
-    """Check that the files are those that were adopted. Raises BadAdapter, BadBase."""
+    """Check that an adapter's files are still those that were adopted. Raises BadAdapter,
+    BadBase."""
     fit(folder, checkpoint, max_rank)
     digest = hashlib.sha256(read_file(folder / WEIGHTS)).hexdigest()
     if digest != sha256:

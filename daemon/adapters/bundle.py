@@ -32,7 +32,7 @@ ADAPTER: Final = "adapter"
 MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
-"""Ends of the names of archives; any other name is a folder's."""
+"""File name endings that make the bundle an archive; with any other name it is a folder."""
 _OTHER_ARCHIVES: Final = (".tar", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip")
 """Ends of names that are refused, because no folder has such a name by intention."""
 _LEVEL: Final = 6
@@ -40,7 +40,7 @@ _UNFINISHED: Final = ".unfinished"
 
 
 class BundleRefusal(KintsugiError):
-    """An adapter that cannot be exported, or a place that may not be written."""
+    """The adapter cannot be exported, or the target may not be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def read_contents(facts: BundleFacts) -> dict[str, bytes]:
 
 def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force: bool) -> None:
     """Write a bundle into an archive, or into the folder `place` if its name is not an archive's.
-    Raises BundleRefusal where something exists without `force`, or is no bundle."""
+    Raises BundleRefusal if `place` exists without `force`, or exists and is no bundle."""
     place = Path(os.path.abspath(place))
     archive = place.name.endswith(ARCHIVE_SUFFIXES)
     if place.name.endswith(_OTHER_ARCHIVES):

@@ -43,11 +43,11 @@ from events.registry import first_problem
 
 
 class RankTooHigh(BadAdapter):
-    """An adapter whose rank exceeds the engines' limit."""
+    """The adapter's rank exceeds the limit of the engines."""
 
 
 Layers = Mapping[str, tuple[int, int] | None]
-"""Name of a linear layer -> rows and columns of its matrix (outputs, inputs); None: not visible."""
+"""Layer -> (rows, columns) of its matrix (outputs, inputs); None: the shape is not known."""
 
 _PLAIN: Final = frozenset(
     {
@@ -59,7 +59,7 @@ _PLAIN: Final = frozenset(
         "layers_pattern",
         "layers_to_transform",
         "lora_alpha",
-        "lora_dropout",  # nothing is dropped out when answers are written
+        "lora_dropout",  # dropout has no effect when answers are written
         "megatron_core",
         "peft_type",
         "peft_version",
@@ -72,24 +72,24 @@ _PLAIN: Final = frozenset(
         "use_rslora",
     }
 )
-"""Settings of PEFT that leave an adapter products of A and B, added to linear layers."""
+"""PEFT's settings under which an adapter still is products of A and B added to linear layers."""
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian"),
 }
-"""Settings that are plain with these values only; any other is plain when it is empty."""
+"""Settings that are allowed with these values only; any other setting must be empty."""
 
 HALF_LIMIT: Final = 65_536
-"""Least magnitude that half precision turns into an infinity."""
+"""Smallest magnitude that becomes infinite in half precision."""
 _MOST_RANK: Final = 65_536
 """Rows of the widest layer there is: no layer has a higher rank."""
 _MOST_STEPS: Final = 1 << 30
 """Pattern program sizes times characters of layer names; 600 layers with a rank each take 0.9e9."""
 _LONGEST_NAME: Final = 256
-"""Characters of a weight's name."""
+"""Maximum characters of a weight's name."""
 _MOST_WEIGHTS: Final = 1 << 16
-"""Weights of an adapter: two of every layer of 500 blocks with 64 layers each."""
+"""Maximum weights of an adapter: two for every layer of 500 blocks with 64 layers each."""
 
 _Name = Annotated[str, Field(min_length=1)]
 
@@ -109,14 +109,14 @@ class _LayerSettings(BaseModel):
 
 PREFIX: Final = "base_model.model."
 _PICKLES: Final = ("adapter_model.bin", "adapter_model.pt")
-"""Files that engines read without a safetensors file, running the code in them."""
+"""Files that engines read if there is no safetensors file, and that can run code."""
 
 _INDEX: Final = "model.safetensors.index.json"
 _WHOLE: Final = "model.safetensors"
 _HEADER_BYTES: Final = 100_000_000
-"""The most bytes of a header, by safetensors' own limit."""
+"""Maximum bytes of a header, which is safetensors' own limit."""
 _MATRICES: Final = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
-"""Types of weights that are stored unpacked."""
+"""Types of weights that are stored with one number per weight."""
 _PACKED: Final = frozenset({"weight", "qweight", "weight_packed"})
 
 _HEAD: Final = "lm_head"
@@ -130,7 +130,7 @@ _NO_BASE: Final = (
 
 
 class BadBase(KintsugiError):
-    """A checkpoint whose layers cannot be read."""
+    """The layers of a checkpoint cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Fit:
 
     layers: int
     rank: int
-    """The largest of any layer."""
+    """Largest rank among the adapter's layers."""
     unchecked: tuple[str, ...]
     """Checks that were not possible, each the end of `it was not checked ...`."""
 
@@ -239,14 +239,14 @@ def _plain(name: str, value: Any) -> bool:
 
 
 def _set(value: Any) -> bool:
-    """Return whether a setting has effect; one with only empty parts has none."""
+    """Return whether a setting has an effect; a setting whose parts are all empty has none."""
     if isinstance(value, dict):
         return any(_set(part) for part in value.values())
     return bool(value)
 
 
 def pairs(folder: Path) -> dict[str, dict[str, TensorData]]:
-    """Return layer -> its A and its B, with every number finite. Raises BadAdapter."""
+    """Return layer -> its factors A and B; all numbers are finite. Raises BadAdapter."""
     return parse_pairs(folder, read_weights_file(folder))
 
 
@@ -399,7 +399,7 @@ def _against(
     if unknown:
         yield f"that the shapes of {unknown} layers are those of the base, which is quantised"
     if not isinstance(settings.get("target_modules"), list):
-        # A pattern may also name embedding or head.
+        # A pattern may also match the embedding or the head.
         yield "that every layer its targets name has weights"
         return
     if missing := sorted(list_targets(settings, base) - factors.keys()):
@@ -424,7 +424,7 @@ def _match(wanted: str | list[str] | None, names: Collection[str]) -> set[str]:
 
 
 def _list_endings(layer: str) -> list[str]:
-    """Return the names of a layer: its own, and the rest after each dot."""
+    """Return the names that match a layer: its full name, and the rest after each dot."""
     parts = layer.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]
 
@@ -506,7 +506,7 @@ def _pattern(text: str) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that the files which engines read lie in the directory itself."""
+    """Check that the files that engines read lie in the directory and are no links."""
     if not os.path.isdir(folder):
         raise BadAdapter(f"{folder} is no directory of this machine")
     if pickled := [name for name in _PICKLES if os.path.lexists(folder / name)]:

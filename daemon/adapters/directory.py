@@ -40,12 +40,12 @@ CARD: Final = "README.md"
 
 
 _MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
-"""Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
+"""Maximum size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
 _MOST_OTHER_BYTES: Final = 64 << 20
 _MOST_FILES: Final = 100
-"""Files of an adapter that are hashed; the learner writes three beside the provenance."""
+"""Maximum number of hashed files; the learner writes three beside the provenance."""
 _MOST_LEVELS: Final = 16
-"""Deepest nesting of a configuration; PEFT writes three levels."""
+"""Maximum nesting of a configuration; PEFT writes three levels."""
 
 
 class BadAdapter(KintsugiError):

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NEEDED_SLOTS: Final = 4
-"""Adapters needed in one step: the stable one, a canary, one that drains, and a spare."""
+"""Adapter slots needed at once: the stable adapter, a canary, one that drains, a spare."""
 NEEDED_RANK: Final = 16
 """Rank of the adapters that jobs train."""
 
 _NO_RANK: Final = 1 << 20
-"""Rank above any limit."""
+"""A rank above every engine's limit."""
 _CONNECTIONS: Final = 8
-"""Fresh connections that send the same request."""
+"""Number of fresh connections that send the same request."""
 
 _NAME: Final = "kintsugi_doctor"
 _TOOL: Final[Json] = {

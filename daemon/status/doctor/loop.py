@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
-"""Seconds a cycle may need the same next step; the same in the alert."""
+"""Seconds that a cycle may wait for the same next step; the alert has the same limit."""
 
 SILENT_SECONDS: Final = 600.0
 """Seconds a job may be silent; it reports every few seconds."""
@@ -25,7 +25,7 @@ LATE: Final = timedelta(minutes=10)
 
 
 def leader(app: "App") -> Finding:
-    """Check the leader's lease. A leader that resigned leaves no lease, one that was lost does."""
+    """Check the leader's lease. A leader that resigned leaves no lease; a lost leader does."""
     from consumers import leases
     from daemon.core.leadership import LEASE
 
@@ -42,7 +42,7 @@ def leader(app: "App") -> Finding:
 
 
 def cycle(app: "App") -> Finding:
-    """Check that each agent's open cycle moves on, a canary's within the time of its settings."""
+    """Check that each agent's open cycle advances, and its canary within the configured time."""
     from consumers.reads import learning
     from events.envelope import utc_now
 
@@ -98,7 +98,7 @@ def schedule(app: "App") -> Finding:
 
 def find_day_change(scheduler: "Scheduler", now: "datetime") -> str | None:
     """Return how earlier versions read a schedule's days differently, with the remedy; None if they
-    do not or it is confirmed."""
+    read them alike or the operator has confirmed the new meaning."""
     from daemon.config.crontab import describe_day_change
 
     if not scheduler.cron or scheduler.cron_days == "crontab":
@@ -136,7 +136,7 @@ def jobs(app: "App") -> Finding:
 
 
 def sessions(app: "App") -> Finding:
-    """Check that sessions that ended become rollouts."""
+    """Check that sessions that have ended become rollouts."""
     from consumers.reads.sessions import count_backlog
     from events.envelope import utc_now
 
@@ -149,8 +149,8 @@ def sessions(app: "App") -> Finding:
 
 
 def kinds(app: "App") -> Finding:
-    """Check that no cheater wins an agent's kind of task, unless allowed, and that all kinds in the
-    settings exist."""
+    """Check that cheaters win no agent's kind of task unless it is allowed, and that all kinds in
+    the settings exist."""
     from daemon.core.kind_exclusions import list_idle_exemptions, read_agent_kinds
 
     agents = read_agent_kinds(app.settings)

@@ -23,13 +23,13 @@ OLDEST_SQLITE: Final = (3, 35, 0)
 """Oldest SQLite with UPDATE ... RETURNING, with which the embedded log takes its offsets."""
 
 FREE_BYTES: Final = 1 << 30
-"""Free bytes below which a busy log fills the disk within hours."""
+"""A disk with fewer free bytes is a problem: a busy log fills it within hours."""
 
 _TRIED_BYTES: Final = 1 << 20
 
 
 def packages(_: "App") -> Finding:
-    """Check that no other distribution provides packages of our names."""
+    """Check that no other distribution installs packages with this project's names."""
     problems = list(_shadows())
     if problems:
         return False, "; ".join(problems) + "; install kintsugi in an environment of its own"
@@ -37,7 +37,8 @@ def packages(_: "App") -> Finding:
 
 
 def _shadows() -> Iterator[str]:
-    """Yield packages provided by another distribution: our flat names are common ones."""
+    """Yield this project's packages that another distribution provides: the names are common
+    ones."""
     ours = Path(__file__).parents[3]
     owners = packages_distributions()
     for name in PACKAGES:
@@ -124,7 +125,7 @@ def blobs(app: "App") -> Finding:
 
 
 def crc32c(_: "App") -> Finding:
-    """Check that checksums of Kafka's batches are not computed in Python."""
+    """Check that checksums of Kafka's batches are not computed by slow Python code."""
     from events.kafka.client import require_crc32c
 
     require_crc32c()

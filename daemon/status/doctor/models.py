@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _SECONDS: Final = 10.0
 """Seconds an endpoint may take to list its models."""
 _NAMES: Final = 5
-"""Most names of a list that a finding quotes."""
+"""Maximum number of names that a finding quotes from a list."""
 _VERSION: Final = "/v1"
 """End of most base URLs."""
 
@@ -35,7 +35,7 @@ def models(app: "App") -> Finding:
 
 
 def _find_missing_user(settings: "Settings") -> str | None:
-    """Return a problem if a model is to play users and none is named."""
+    """Return a problem if a model has to play users and the settings name none."""
     if settings.improve.users != "model" or settings.models.user.url:
         return None
     return (
@@ -55,7 +55,7 @@ def _examine(role: str, model: "Model") -> Finding:
         return False, str(error)
     if not names:
         return _examine_silence(role, model)
-    if model.model in names or f"{model.model}:latest" in names:  # Ollama adds the tag
+    if model.model in names or f"{model.model}:latest" in names:  # Ollama adds a tag to the name
         return True, ""
     listed = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
     return False, (
@@ -74,7 +74,7 @@ def _examine_silence(role: str, model: "Model") -> Finding:
         try:
             is_incomplete = bool(asyncio.run(_list_models(role, longer)))
         except (EndpointRefusal, EndpointUnavailable, ModelFailure):
-            is_incomplete = False  # what stands at a URL that nobody set is no problem
+            is_incomplete = False  # an unset URL without an engine is no problem
         if is_incomplete:
             return False, f"{url} lists no models, and {longer.url} does; set that URL"
     return True, (

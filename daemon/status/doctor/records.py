@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 QUICK_BYTES: Final = 256 << 20
-"""Most bytes of a log that is read whole; of a larger one only the newest events."""
+"""Maximum bytes of a log that is read whole; of a larger log only the newest events are read."""
 
 _NEWEST: Final = 100
-"""Newest events of a partition whose keys are checked."""
+"""Number of a partition's newest events whose keys are checked."""
 
 WAITING_SECONDS: Final = 300.0
-"""Seconds an event may wait for the fold or for Kafka; the same in the alerts."""
+"""Seconds that an event may wait for the fold or for Kafka; the alerts have the same limit."""
 
 
 def log(app: "App") -> Finding:
@@ -137,7 +137,7 @@ def dead_letters(app: "App") -> Finding:
 
 
 def spool(app: "App") -> Finding:
-    """Check which events of this home Kafka lacks, and that the spool was not set back."""
+    """Check how many events of this home Kafka lacks, and that the spool was not restored."""
     from daemon.core.spool_check import SpoolBehindTables, check_spool
     from producers.spool.backlog import read_backlog
 
@@ -158,7 +158,7 @@ def spool(app: "App") -> Finding:
 
 
 def spools(app: "App") -> Finding:
-    """Check for spools whose owners fell silent, with events that are in no table."""
+    """Check for spools that stopped reporting and have events that are in no table."""
     from consumers.reads.spools import read_spools
     from daemon.core.spool_reporter import SILENT_SECONDS
 

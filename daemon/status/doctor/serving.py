@@ -18,11 +18,11 @@ _SECONDS: Final = 5.0
 """Seconds for an engine to list its models."""
 
 _HEARD_SECONDS: Final = 10.0
-"""Seconds for a gateway to hear of a route; it looks several times a second."""
+"""Seconds in which a gateway must notice a route; it looks several times a second."""
 
 
 def adapters(app: "App") -> Finding:
-    """Check that the files of adapters that answer are those that were produced."""
+    """Check that adapters which answer still have the files with which they were produced."""
     from consumers.reads import serving
 
     with app.reading() as connection:
@@ -41,7 +41,7 @@ def adapters(app: "App") -> Finding:
 
 
 def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
-    """Raise BadAdapter for the first adapter with other files than were produced."""
+    """Raise BadAdapter for the first adapter whose files differ from those that were produced."""
     from daemon.adapters.adoption import intact
 
     for row in rows:
@@ -75,7 +75,7 @@ def gateways(app: "App") -> Finding:
 
 
 def canaries(app: "App") -> Finding:
-    """Check that only chance decides whether a session of a canary or its incumbent is judged."""
+    """Check that a canary's sessions and its incumbent's are judged equally often, up to chance."""
     from daemon.serving.canary_monitor import Guards
     from daemon.serving.sequential_test import UNEQUAL
 
@@ -100,7 +100,7 @@ def canaries(app: "App") -> Finding:
 
 
 def holdout(app: "App") -> Finding:
-    """Check that sessions are held out, and judged, as the held-out share predicts."""
+    """Check that sessions are held out, and judged, as often as the held-out share predicts."""
     from daemon.serving.lift import read_lifts
     from daemon.status.stages import describe_lift
 
@@ -132,7 +132,7 @@ def _is_past_grace(route: "RouteRow") -> bool:
 
 
 def checkpoints(app: "App") -> Finding:
-    """Check that answers of the agents' checkpoints on this machine end."""
+    """Check that the agents' checkpoints on this machine have a token that ends answers."""
     from daemon.adapters.end_tokens import find_trouble
 
     folders = {agent.checkpoint for agent in app.settings.agents} | {app.settings.engine.model}
