@@ -27,7 +27,7 @@ RISES: Final = ("without look-up", "unseen values", "tokens per answer")
 
 
 class GateSettings(StrictModel):
-    """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
+    """Conditions of a promotion. Differences are of pass^1, so 0.02 is two points."""
 
     test: Test = "sign_flip"
     """`sign_flip`: once, at the planned number of tasks. The others may look earlier:
@@ -37,20 +37,20 @@ class GateSettings(StrictModel):
     min_gain: Share = 0.02
     """Least estimated gain on the target."""
     overall_margin: Share = 0.01
-    """The overall difference is above minus this, with 95 % confidence."""
+    """Largest loss over all tasks: the difference is above minus this, with 95 % confidence."""
     slice_margin: Share = 0.05
-    """The same for each slice but the target."""
+    """Largest loss of each slice but the target, likewise."""
     format_margin: Share = 0.02
-    """How much the share of malformed tool calls may grow."""
+    """Largest growth of the share of malformed tool calls."""
     token_growth: Annotated[float, Field(ge=0)] = 0.2
-    """How much the mean tokens of a rollout may grow, as a share of the incumbent's."""
+    """Largest growth of a rollout's mean tokens, as a share of the incumbent's."""
     token_growth_after_error: Annotated[float, Field(ge=0)] = 1.0
-    """The same of rollouts in which a tool refused a call, where these are counted apart: who
-    repairs the call goes on, and who does not stops early."""
+    """The same for rollouts in which a tool refused a call, if they are counted apart: a policy
+    that repairs the call goes on, and another policy stops early."""
     golden_floor: Share = 0.75
     """A golden task is lost when the candidate passes fewer of its trials than this share."""
     golden_losses: Annotated[int, Field(ge=0)] = 1
-    """Golden tasks that may be lost: by chance alone one is."""
+    """Golden tasks that may be lost; chance alone loses one."""
 
 
 class Rate(StrictModel):
@@ -137,11 +137,12 @@ class AfterError(StrictModel):
 
     tasks: int
     incumbent: Share
-    """pass^1; so is the next."""
+    """pass^1 of the incumbent."""
     candidate: Share
     token_growth: float | None
-    """Growth of tokens of rollouts with a refused call, None without any; the next: the others."""
+    """Growth of mean tokens over rollouts with a refused call; None without such rollouts."""
     clean_token_growth: float | None
+    """The same over rollouts without a refused call."""
 
 
 class AnswerEvidence(StrictModel):
@@ -183,7 +184,7 @@ class GateReport(StrictModel):
     plan: GatePlan | None = None
     """None where the number of tasks was a person's choice."""
     targets: tuple[TargetReport, ...] = ()
-    """In the order of their plan; empty in reports of earlier versions, which had one target."""
+    """Targets in the order of the plan; empty in old reports, which had one target."""
     after_error: AfterError | None = Field(
         default=None, exclude_if=lambda measured: measured is None
     )
