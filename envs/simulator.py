@@ -408,7 +408,7 @@ async def open_user(
         await endpoint.check()
     except EndpointUnavailable as error:
         raise EndpointUnavailable(
-            f"the user's model: {error}; then run the same command to go on"
+            f"the user's model: {error}; correct this, then run the same command to go on"
         ) from error
     return endpoint
 

@@ -517,8 +517,9 @@ class JobSpec(StrictModel):
             count = len(self.router.options)
             if (self.lora.rank, self.lora.alpha, len(self.lora.targets)) != (count, count, 1):
                 raise ValueError(
-                    f"a head of {count} options is a LoRA of rank and alpha {count} on the model's "
-                    f"head alone, and lora has rank {self.lora.rank}, alpha {self.lora.alpha:g} "
+                    f"a router's head of {count} options is a LoRA of rank and alpha {count} on "
+                    f"the output layer alone, and lora has rank {self.lora.rank}, "
+                    f"alpha {self.lora.alpha:g} "
                     f"and targets {', '.join(self.lora.targets)}"
                 )
         return self

@@ -1008,7 +1008,8 @@ def variable(name: str) -> str:
 
 
 def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
-    """Return the rules in use. Raises ValueError, which pydantic reports, for a bad pattern."""
+    """Return the compiled redaction rules. Raise ValueError, which pydantic reports, for a bad
+    pattern."""
     try:
         return tuple(
             find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern)

@@ -98,8 +98,8 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
 def estimate(
     history: History, probed: int, specs: "Sequence[JobSpec]", limit: float, gpus: float | None
 ) -> Estimate:
-    """Estimate a cycle that probes `probed` tasks and runs the jobs `specs` one after the other.
-    Each job takes at most `limit` minutes on `gpus` GPUs; None if no GPU is named."""
+    """Estimate rollouts and minutes of a cycle that probes `probed` tasks and runs the jobs `specs`
+    one by one. Each job takes at most `limit` minutes on `gpus` GPUs; None if no GPU is named."""
     budget = sum(spec.sampler.rollouts for spec in specs)
     writing = _median_of(
         sum(cost.minutes[stage] or 0.0 for stage in WRITING) for cost in history.cycles

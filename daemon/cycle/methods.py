@@ -71,7 +71,8 @@ class CycleMethods:
         self._reviews = CycleReviews(app, asks_models=asks_models)
 
     def study_round(self, cycle: "CycleRow") -> Study | None:
-        """Study a cycle's round before its directive; return None if nothing is due. Raise Skip."""
+        """Return the comparison of failed and passed rollouts before a cycle's directive; None if
+        none is due. Raise Skip."""
         return self._study.compare(cycle)
 
     def choose_branches(self, connection: "Connection", pair: Pair) -> "BranchChoice":

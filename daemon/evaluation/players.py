@@ -34,7 +34,7 @@ class NoSuchPart(KintsugiError):
 
 
 class Adapter(StrictModel):
-    """An adapter as it was produced."""
+    """A player that is an adapter, with the folder in which its job wrote it."""
 
     name: str
     folder: str

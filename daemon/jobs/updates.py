@@ -1,4 +1,4 @@
-"""A job's last update, read from the lines of an attempt without torch."""
+"""A job's last update, read from the output lines of one start of the job, without torch."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Cumulative lift: an agent's gain over the held-out base since its loop's first promotion.
+"""Cumulative lift: success of an agent less that of its held-out base, since the first promotion.
 
 Compares the success of judged sessions of two arms: answered by the loop, and held out. Each arm's
 mean success probability has a confidence sequence at half the error (confidence_sequence.py). So

@@ -60,7 +60,7 @@ class Book:
         return any(ended.outcome == "completed" for ended in self.ended.get(call, ()))
 
     def question(self, call: str) -> str:
-        """Return the last message of a call."""
+        """Return the text of the last message in the request of the call with this id."""
         content = self.started[call][0].content
         return content.messages[-1].text if content and content.messages else ""
 

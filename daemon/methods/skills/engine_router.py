@@ -63,8 +63,8 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return the choice for one conversation, as `ask` does, on an engine's thread. Raise
-    EndpointUnavailable, NoTemplate."""
+    """Return which member of a panel answers a conversation, computed on an engine's thread.
+    Raise EndpointUnavailable, NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
     requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]

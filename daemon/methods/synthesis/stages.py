@@ -128,7 +128,7 @@ class Stages:
         writer: TaskWriter,
         check: Callable[[CandidateFacts], Verdict] = verify,
     ) -> None:
-        """`check` runs the ten checks."""
+        """Take the function that runs the checks V1 to V10 of docs/proposing.md as `check`."""
         self._environment, self._request = environment, request
         self._writer, self._check = writer, check
         self._known = list(request.known)
