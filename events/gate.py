@@ -67,7 +67,7 @@ class Check(StrictModel):
 
     name: str
     """`target`, `overall`, `slice NAME`, `sibling NAME`, `best NAME`, `violations`, `format`,
-    `tokens`, `tokens after an error`, `golden`, or one of `RISES`."""
+    `tokens`, `tokens after an error`, `tokens overall`, `golden`, or one of `RISES`."""
     verdict: Verdict
     value: float
     """Measured difference of pass^1, count, share or growth."""
