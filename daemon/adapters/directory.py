@@ -127,7 +127,7 @@ It belongs to these base weights and to no others. Where it came from, rollout b
 
 
 def format_json(document: Mapping[str, Any]) -> bytes:
-    """Return a JSON file of an adapter; equal documents give equal bytes."""
+    """Return the bytes of a JSON file of an adapter. Equal documents give equal bytes."""
     return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
 
 
@@ -164,7 +164,8 @@ def has_provenance(folder: Path) -> bool:
 
 
 def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
-    """Check that a directory holds a whole adapter within the limit. Raises BadAdapter."""
+    """Check an adapter's files against the hashes in its provenance; return the provenance.
+    `weights_limit` is the most bytes that the weights may have. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
         limit = weights_limit if name == WEIGHTS else None
@@ -188,7 +189,7 @@ def _provenance(folder: Path) -> Provenance:
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
     """Return a file's content. Raises BadAdapter for a missing file, a link, a pipe, a device, and
-    more than `limit` bytes (default: by its name)."""
+    a file above `limit` bytes (default: the limit for its name)."""
     most = limit or _MOST_BYTES.get(path.name, _MOST_OTHER_BYTES)
     try:
         # Without O_NONBLOCK, a pipe would block.
@@ -214,7 +215,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         text = read_file(path).decode()
         config = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
-        # JSON can hold half a surrogate pair, which no file or message after it can.
+        # JSON can hold half a surrogate pair, which UTF-8 cannot encode.
         json.dumps(config, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is no JSON that can be used: {error}") from error
@@ -276,8 +277,8 @@ class TensorData:
         if self.dtype not in _BEYOND:
             return False
         width, last, before = _BEYOND[self.dtype]
-        # Without their sign, numbers are ordered as their bits are, then infinity, then NaN (IEEE
-        # 754). A large adapter has a hundred million, so one pass first checks all at once.
+        # Without their sign, numbers are ordered as their bits, before infinity and NaN (IEEE 754).
+        # A large adapter has a hundred million numbers, so one fast pass checks their top bytes.
         tops = self.data[width - 1 :: width]
         if not tops.translate(None, bytes(byte for byte in range(256) if byte & _SIZE < last)):
             return True

@@ -1,7 +1,7 @@
-"""The end tokens of a checkpoint, read from its files without torch: `generation_config.json` (or
-else `config.json`), `tokenizer_config.json` and the chat template, which writes one at the end of a
-turn. Not covered: a template that composes its end token of parts; the engine refuses such a
-checkpoint (daemon/engine/chat.py)."""
+"""Finds a checkpoint's end tokens without torch. They are in `generation_config.json` (or else
+`config.json`) and in `tokenizer_config.json`; the chat template writes one at the end of a turn.
+Not covered: a template that composes its end token of parts; the engine refuses such a checkpoint
+(daemon/engine/chat.py)."""
 
 import json
 import re
@@ -18,8 +18,8 @@ _MARK: Final = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|<end_of_turn>|</s>")
 
 
 def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable[int] = ()) -> str:
-    """Return the sentence for a checkpoint without end token. `written` is its template's end of a
-    turn, if known; `ids` are in its settings but not in its vocabulary."""
+    """Return the error text for a checkpoint without end token. Its template ends a turn with the
+    token `written`, if known. `ids` are configured end tokens that its vocabulary lacks."""
     unknown = ", ".join(map(str, sorted(ids)))
     instead = f" (eos_token_id {unknown} is not in its vocabulary)" if unknown else ""
     ends = f" (its chat template ends a turn with {written})" if written else ""
@@ -30,7 +30,8 @@ def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable
 
 
 def describe_other(checkpoint: Path, configured: str, written: str) -> str:
-    """Return the sentence for a checkpoint whose template ends a turn with another token."""
+    """Return the error text for a checkpoint whose end token `configured` is not the token
+    `written` with which its template ends a turn."""
     return (
         f"the checkpoint {checkpoint} ends an answer with {configured}, and its chat template ends "
         f"a turn with {written}, so its answers would run past their end; {REMEDY}"
@@ -38,11 +39,11 @@ def describe_other(checkpoint: Path, configured: str, written: str) -> str:
 
 
 class WrongEndToken(ValueError):
-    """End tokens in the settings for generation that cannot be read; the text has the remedy."""
+    """The configured end tokens cannot be read; the text has the remedy."""
 
 
 def read_end_ids(checkpoint: Path) -> list[int]:
-    """Return the ids of the end tokens in the settings for generation. Raises WrongEndToken."""
+    """Return the end tokens' ids from a checkpoint's generation settings. Raises WrongEndToken."""
     own = checkpoint / "generation_config.json"
     file = own if own.exists() else checkpoint / "config.json"
     settings = _load(file)
@@ -60,7 +61,7 @@ def read_end_ids(checkpoint: Path) -> list[int]:
 
 
 def find_trouble(checkpoint: Path) -> str | None:
-    """Return why no answer of a checkpoint would end; None if one does or the files do not tell."""
+    """Return why a checkpoint's answers would not end; None if they do or the files do not tell."""
     tokenizer = _read(checkpoint / "tokenizer_config.json")
     try:
         ids = read_end_ids(checkpoint)

@@ -6,12 +6,12 @@
 
 Neither a successful load nor a name proves an adapter. So the engine writes a few tokens greedily
 after each of 16 prompts and reports the likeliest tokens of each step with their log-probabilities.
-They must match those that another process computed from base and adapter. The prompts are token ids
-drawn from the vocabulary's size, so they need no tokenizer, and are shorter than a block of vLLM's
-prefix cache, so every proof is computed.
+They must match those that another process computed from base and adapter. The prompts are random
+token ids of the vocabulary, so they need no tokenizer. They are shorter than a block of vLLM's
+prefix cache, so no answer comes from that cache.
 
 `distance` is the root mean square over the reported tokens, in nats. Measured on the reference
-policy with adapters of rank 8, idle and while six clients were served by others:
+policy with adapters of rank 8, on an idle engine and while other adapters served six clients:
 
     embedded engine, float32                  0.000002 to 0.000005   from the computed answers
     vLLM 0.32.0 on a CPU, float32             0.000002 to 0.000004
@@ -22,9 +22,9 @@ policy with adapters of rank 8, idle and while six clients were served by others
     random, factor B of spread 0.03           0.67
 
 `tolerance` measures an engine's precision on its base, asked once while no adapter answers; it is
-at least `EXACT`. Within it, an adapter must be nearer to its expected answers than to any other by
-the factor `NEARER`. In float32 that tells an adapter at 0.008 from its base. In bfloat16 it refuses
-one at 0.06 or nearer, whose effect is smaller than the rounding.
+at least `EXACT`. Within it, an adapter's distance from other answers must be `NEARER` times that
+from its expected ones. In float32, this tells an adapter at distance 0.008 from its base. In
+bfloat16, it refuses an adapter at 0.06 or nearer, because the rounding has a larger effect.
 
 Not covered: a change that moves no log-probability by more than the tolerance (files have hashes
 for that); vLLM's modes that report other numbers than the softmax's logarithms; GPUs (unmeasured).
@@ -55,7 +55,7 @@ COARSEST: Final = 0.25
 PRECISION: Final = 3.0
 """Tolerance as a multiple of the base's distance from itself."""
 NEARER: Final = 1.5
-"""Least ratio of an answer's distance from any other answer to that from the expected one."""
+"""Least ratio of two distances of an answer: from any other answer, and from the expected one."""
 
 _SEED: Final = "kintsugi fingerprint 1"
 _ID: Final = "token_id:"
@@ -72,7 +72,7 @@ class Unreadable(KintsugiError):
 
 
 class NotProven(KintsugiError):
-    """An answer that is not the expected one, or cannot be told from another."""
+    """The engine's answers are not the adapter's, or could be those of another adapter."""
 
 
 class OtherBase(NotProven):
@@ -181,7 +181,7 @@ def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
 
 
 def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
-    """Yield the gap of each reported token; the smallest possible if one step lacks it."""
+    """Yield each token's log-probability difference, or its least value if one side lacks it."""
     for token, chance in chain(first.items(), second.items()):
         if token in first and token in second:
             yield first[token] - second[token]
@@ -191,7 +191,8 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """Return the allowed distance of adapters by the engine's base answer. Raises OtherBase."""
+    """Return the distance in nats that an adapter's answers may have from the expected ones. It
+    follows from the distance of the engine's base answers `base`. Raises OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:
         raise OtherBase(
@@ -204,8 +205,8 @@ def tolerance(base: Fingerprint, expected: Expectation) -> float:
 
 
 def prove_base(seen: Fingerprint, expected: Expectation, tolerance: float) -> float:
-    """Return how far an engine's base is off while an adapter answers, in nats. `seen` is its
-    answer meanwhile, `tolerance` the limit measured while no adapter answered. Raises BaseMixup."""
+    """Return the distance, in nats, of the base's answers `seen` while an adapter answers.
+    `tolerance` is the limit, measured while no adapter answered. Raises BaseMixup."""
     gap = distance(seen, expected.base)
     if gap > tolerance:
         raise BaseMixup(
@@ -223,9 +224,9 @@ def prove(
     tolerance: float,
     rivals: Mapping[str, Expectation] | None = None,
 ) -> Proof:
-    """Check that an engine answers with the adapter and with nothing else that is known. `rivals`
-    are other adapters by name; the base always is one. An adapter with the same expected answers
-    (the same weights) or of another base (other prompts) is no rival. Raises NotProven."""
+    """Check that the answers `seen` are the adapter's and no rival's. `rivals` maps names to other
+    adapters; the base is always a rival. An adapter with the same expected answers (the same
+    weights) or with other prompts (another base) is no rival. Raises NotProven."""
     proof = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
     distances = {_BASE: proof.from_base}
     for name, rival in (rivals or {}).items():

@@ -18,7 +18,7 @@ class Measured:
     """An adapter beside an incumbent, on the same tasks."""
 
     incumbent: str | None
-    """None: its base."""
+    """Name of the incumbent adapter; None if it is the base."""
     environment: str
     tasks: int
     trials: int
@@ -38,15 +38,15 @@ class CardFacts:
     capability: str | None
     state: str
     rank: int
-    """The largest of any layer."""
+    """Largest LoRA rank of any layer."""
     provenance: Provenance | None
     gate: GateReport | None
     measured: Sequence[Measured]
     pools: Sequence[TaskPool]
     environments: Sequence[str]
-    """Empty where no job is known."""
+    """Environments of the job's tasks; empty if the job is unknown."""
     parents: Sequence[str]
-    """Adapters that it was trained on from or merged of, the nearest first."""
+    """Adapters that its training began with or that were merged into it; the nearest first."""
     merge: AdapterMerge | None = None
     """Members of a merged adapter; None for any other."""
 
@@ -157,7 +157,7 @@ the same anew.
 
 
 def _round_up_rank(rank: int) -> int:
-    """Return the smallest power of two >= 8 that is not below `rank`: vLLM takes no other."""
+    """Return the smallest power of two that is at least `rank` and 8; vLLM takes no others."""
     return max(8, 1 << (rank - 1).bit_length())
 
 

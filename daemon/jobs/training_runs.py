@@ -1,12 +1,12 @@
 """Runs open jobs and brings their adapters into the home (role `work`).
 
-Each look reads the open jobs from the tables and their state from the runner, and does the next
-thing: start, stop, start again, or record the end. Guarantees: `JobEnded` and a trained job's
-`AdapterProduced` are appended together, with ids that follow from the job, so neither exists alone
-or twice. The adapter's files are in the home before, and so are the job's rollouts (recording.py).
-A task by content without body is rejected, and the job goes on with the others (task_bodies.py). So
-is a person's task after the person's erasure: a job with their key is stopped, and its next attempt
-begins anew without. While the model that plays the users is away, no attempt begins and none counts
+`advance` reads the open jobs from the tables and each job's state from the runner. It starts or
+stops an attempt, or records the job's end. Guarantee: `JobEnded` and a trained job's
+`AdapterProduced` are appended together, once, because their ids follow from the job. The adapter's
+files are in the home before, and the job's rollouts are recorded before (recording.py). A task
+whose body is missing is rejected, and the job goes on with its other tasks (task_bodies.py). When a
+person is erased, a job with that person's key is stopped, and its next attempt begins anew without
+the person's tasks. While the model that plays the users is away, no attempt begins or is counted
 (user_endpoints.py).
 """
 
@@ -149,7 +149,7 @@ class _Look:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
-        """Return why an environment is not run, or None; a path in the log is no permission."""
+        """Return why an environment of the job may not be run by the settings, or None."""
         settings = self._app.settings
         try:
             for place in self._job.spec.environments:
@@ -163,7 +163,7 @@ class _Look:
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Start an attempt unless an environment may not be run. Raises UnknownKind."""
+        """Start an attempt, or end the job if it cannot be played here. Raises UnknownKind."""
         find_kind(self._job.spec)
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
@@ -190,7 +190,8 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return files from the log; reject bodiless tasks. Raises NotShown, NothingPlayable."""
+        """Return the job's input files by name, and reject tasks without body. Yields sentences
+        about omitted tasks. Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
         names = [name for pool in spec.pools for name in pool.successes]
@@ -219,7 +220,8 @@ class _Look:
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
-        """Return the keys of tasks in these or the first files; reject erased persons' tasks."""
+        """Return the keys of the tasks in `files`, else in those of the first attempt. Tasks of
+        erased persons are rejected."""
         content = files.get(DEFINITIONS)
         try:
             bodies = (
@@ -252,16 +254,16 @@ class _Look:
 
     @staticmethod
     def _has_other_keys(ended: Exit, keys: tuple[Key, ...]) -> bool:
-        """Return whether the next attempt gets other keys, and so begins anew with other tasks."""
+        """Return whether the next attempt has other keys than the last one, and so other tasks."""
         return ended.attempts > 0 and {key.id for key in keys} != set(ended.keyids)
 
     def _has_rounds(self) -> bool:
-        """Return whether the job closed a round, whose tasks no other attempt would make."""
+        """Return whether the job has closed a round; then it cannot begin anew with other tasks."""
         folder = self._runner.folder(self._job.job) / OUT / ROUNDS
         return folder.is_dir() and any(folder.iterdir())
 
     def _discard_learnt(self) -> None:
-        """Remove the results of other tasks, which the next attempt would take for its own."""
+        """Remove the last attempt's results, so that the next one does not continue from them."""
         for name in LEARNT:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._runner.folder(self._job.job) / OUT / name)
@@ -297,7 +299,7 @@ class _Look:
             yield self._over(conclusion, ended)
 
     def _record(self) -> Iterator[str]:
-        """Record the rollouts before the job's end; a failure does not keep it from ending."""
+        """Record the job's rollouts before its end. The job ends even if this fails."""
         try:
             count = record_rollouts(self._app, self._job, self._runner.folder(self._job.job))
         except (BadJournal, EnvironmentBroken, OSError, UnknownEnvironment, UnknownTask) as error:
@@ -307,7 +309,7 @@ class _Look:
                 yield f"{count} rollouts of job {self._job.job} were recorded"
 
     def _record_rounds(self) -> Iterator[str]:
-        """Record closed rounds while the job runs and before its end, for later readers."""
+        """Record the rounds that the job has closed and that the tables lack."""
         job = self._job.job
         try:
             count = record_rounds(self._app, self._job, self._runner.folder(job))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Update(StrictModel):
-    """A line of a job about an update."""
+    """The figures of one training update, which a job prints as a line of JSON."""
 
     # The learner writes more fields, and a later version may add some.
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -25,7 +25,7 @@ class Update(StrictModel):
 
 
 def newest_update(attempt: "Path") -> Update | None:
-    """Return an attempt's last update; None before the first."""
+    """Return the last training update in an attempt's output; None before the first one."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         try:
             return Update.model_validate_json(line)

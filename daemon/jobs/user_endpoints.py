@@ -1,6 +1,6 @@
-"""Checks before a job or a trial that the models which play users are available. Without them an
-attempt plays nothing, and a number of such attempts end a job. A gate that cannot read its user
-tells nothing of its candidate."""
+"""Checks that the models which play users are available, before a job or a trial begins. Without
+them an attempt plays no episode, and a few such attempts end a job. A gate without its user model
+cannot measure its candidate."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 KEY_VARIABLE: Final = "KINTSUGI_MODELS__USER__API_KEY"
-"""Environment variable with a job's key of `models.user`: that of the setting."""
+"""Environment variable with the API key of `models.user`, for the settings and for jobs."""
 _REACH_SECONDS: Final = 10.0
 """Seconds that an endpoint may take to list its models."""
 
@@ -31,7 +31,8 @@ def export_key(settings: "Settings") -> None:
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
-    """Raise JobStartError, naming `what` waits, if a user's endpoint is away or refuses."""
+    """Raise JobStartError if a user model's endpoint is away or refuses. `what` names the job or
+    trial that waits."""
     for user in dict.fromkeys(users):
         if not isinstance(user, EndpointUser):
             continue
@@ -44,7 +45,8 @@ def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
 
 
 def wait_for_files(what: str, user: ModelUser | None) -> None:
-    """Raise JobStartError, naming `what` waits, if a user's adapter is not the adopted one."""
+    """Raise JobStartError if the files of the user's adapter are not those adopted. `what` names
+    the job or trial that waits."""
     if not isinstance(user, AdapterUser):
         return
     try:

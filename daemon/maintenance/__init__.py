@@ -1,1 +1,1 @@
-"""Commands that repair, trim or erase stored data (event)."""
+"""Commands that check, repair, trim or erase stored data (event)."""

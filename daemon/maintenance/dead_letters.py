@@ -1,8 +1,8 @@
 """Inspect dead letters and test whether the present code can process them.
 
-An event that could not be folded is folded in a transaction that is rolled back: only a rebuild can
-enter it in log order. A session that could not become a rollout (`ClosingFailed`) is made into one
-and appended, once its cause was mended.
+An event that could not be folded is folded on trial, in a transaction that is rolled back: only a
+rebuild can add its rows in log order. A session that could not become a rollout (`ClosingFailed`)
+is tried again, and its rollout is appended if that succeeds.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Attempt:
 
 
 def at(letters: "list[DeadLetterLine]", stream: str, place: str) -> "DeadLetterLine":
-    """Return the dead letter at `place` (P:N) of a stream. Raise NoSuchDeadLetter."""
+    """Return the dead letter at `place` (PARTITION:OFFSET) of a stream. Raise NoSuchDeadLetter."""
     for letter in letters:
         if letter.stream == stream and f"{letter.partition}:{letter.offset}" == place:
             return letter
@@ -83,7 +83,7 @@ def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
         return Attempt(letter, False, str(error) or type(error).__name__)
     except STOPS:
         raise
-    except Exception as error:  # as when it was closed: whatever stands in the way of this session
+    except Exception as error:  # as in the first attempt: any other error is this session's own
         return Attempt(letter, False, f"{type(error).__name__}: {error}")
     return Attempt(letter, True, None, recorded=True)
 
@@ -104,9 +104,9 @@ def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> At
             batch.flush()
         except SQLAlchemyError as error:
             if not is_permanent(error):
-                raise  # the database's trouble, not the event's
+                raise  # the database failed, not the event
             return Attempt(letter, False, why(error))
-        except Exception as error:  # as in the runner: whatever a fold raises, it raises again
+        except Exception as error:  # as in the runner: a fold raises the same error each time
             return Attempt(letter, False, why(error))
         finally:
             transaction.rollback()

@@ -7,9 +7,9 @@
     sweep       delete keys that came back (a restored backup), and retire tasks that were made in
                 between; the role `work` does this
 
-The log is told first, so the same command, or the next sweep, finishes an interrupted erasure.
-Tables, jobs and exports never held the words. Not covered: LIMITS, and events that were recorded
-before they were sealed, which `look` counts.
+The log records the erasure first, so the same command or the next sweep finishes an interrupted
+one. Tables, jobs and exports never hold the person's words. Not covered: LIMITS, and events that
+were recorded without a seal, which `look` counts.
 """
 
 from collections.abc import Collection, Iterator
@@ -53,7 +53,7 @@ class PersonData:
     """The log's data about one person."""
 
     keyid: str | None
-    """Id of the person's key; None if nothing of theirs is sealed, or not any more."""
+    """Id of the person's key; None if the person has no key, or no longer has one."""
     events: int = 0
     """Number of events sealed with the person's key."""
     rollouts: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
 
 
 def announce(app: "App", held: PersonData) -> None:
-    """Append PersonErased for this key once, and the retirement of the person's tasks."""
+    """Append PersonErased unless it is recorded, and TaskRetired for each of the person's tasks."""
     if held.keyid is None:
         return
     events: dict[str, Decision] = {}
@@ -179,7 +179,7 @@ def _rollout_events(log: EventLog) -> Iterator[Record]:
 
 
 def _count(held: PersonData, record: Record, person: str | None, lost: set[str]) -> None:
-    """Count an event; `lost` holds the earlier calls of its session that cannot be read whole."""
+    """Add a record to the counts of `held`. `lost` collects the calls that need the key."""
     try:
         envelope = from_headers(record.headers)
         sealed = held.keyid is not None and envelope.keyid == held.keyid
@@ -201,7 +201,7 @@ def _count(held: PersonData, record: Record, person: str | None, lost: set[str])
 
 
 def _has_readable_names(record: Record, kind: str) -> bool:
-    """Return whether the head of a sealed event names data that new events seal or hash."""
+    """Return whether a sealed event has names in its readable head that newer events hide."""
     if kind not in (RolloutEnded.TYPE, CallStarted.TYPE):
         return False
     data = decode(record, content=False).data

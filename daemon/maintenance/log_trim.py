@@ -1,9 +1,9 @@
 """`kintsugi log trim`: drop the part of a log that an archive verifiably holds.
 
 Only `rollouts` is trimmed: `learning` is small, and explains everything. An event is dropped if it
-lies before the named place, the tables hold it, and the archive holds it and all before it bit for
-bit. In a folded log, no open session may need it; of a spool, the broker must have it. Other
-databases that fold the same topics halt if they are behind.
+lies before the named place and was folded, and the archive has it and all earlier events unchanged.
+In the folded log, no open session may need it. In a spool, the broker must have it. Another
+database that folds the same topics halts if it has not folded the dropped events.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,8 @@ def find_source_log(app: "App", archive: Archive) -> EventLog:
 
 
 def plan(app: "App", log: EventLog, archive: Archive, before: Cut) -> list[Portion]:
-    """Return the droppable portions, read in log and archive. Raise LogError, LogCorrupt."""
+    """Return each partition's portion that may be dropped: from its start up to `before` at most.
+    Raise LogError, LogCorrupt."""
     return [
         _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
     ]
@@ -90,7 +91,7 @@ def _read_fold_offset(app: "App", log: EventLog, partition: int) -> int:
             return offsets(connection).get((ROLLOUTS.name, partition), 0)
         reached = position(connection).get(ROLLOUTS.name, {}).get(str(partition), {})
     last = reached.get(app.spool.source)
-    # Copies that a spool holds were shipped before its own events, and folded before them.
+    # A spool's copies of other logs' events were shipped and folded before its own events.
     return 0 if last is None else app.spool.copy_end(ROLLOUTS.name, partition) + last + 1
 
 
@@ -103,9 +104,9 @@ def trim(log: EventLog, planned: list[Portion]) -> int:
 
 
 def _verify_archive(archive: Archive, log: EventLog, partition: int, end: int) -> int:
-    """Return the offset, at most `end`, before which the archive equals the log, with bodies. Every
-    record is compared, so that a damaged segment, or an archive of another log, is found before
-    anything is dropped. Raise LogError, LogCorrupt."""
+    """Return the offset, at most `end`, up to which the archive has the log's records and bodies.
+    Every record is compared, so a damaged or foreign archive is found before events are dropped.
+    Raise LogError, LogCorrupt."""
     start = log.start(ROLLOUTS.name)[partition]
     if archive.start(ROLLOUTS.name)[partition] > start:
         raise LogTruncated(
@@ -141,6 +142,6 @@ def _check_body(archive: Archive, record: Record) -> None:
     try:
         reference = blob_of(record.value)
     except BadRecord:
-        return  # a dead letter names nothing
+        return  # an unreadable record has no body
     if reference is not None:
         archive.blobs.get(reference.sha256)

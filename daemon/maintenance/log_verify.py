@@ -2,9 +2,9 @@
 
     file       the embedded log's own check: integrity, dense offsets, checksums
     record     envelope, head, content and token arrays can be decoded
-    blob       the body that a record names is there and has its bytes
-    sequence   of each source no event is missing
-    position   the tables were not folded from beyond the log's end
+    blob       the body that a record names exists and has the recorded hash
+    sequence   no event of a source is missing
+    position   the fold has not read beyond the log's end
 
 Whether the tables follow from the log is checked by `kintsugi rebuild`.
 """
@@ -60,7 +60,7 @@ def verify(
             try:
                 _partition(log, bodies, stream, partition, start, ends[partition], report, progress)
             except KintsugiError as error:
-                # A partition that cannot be read on is a finding; the others are still looked at.
+                # An unreadable partition is a finding; the others are still checked.
                 report.problems.append(str(error))
     report.problems += _positions(log, reached)
     return report

@@ -2,14 +2,13 @@
 transcript.
 
 Each simulation is graded by replay (envs/grading.py) with the task that its file embeds, on the
-real database of its environment. With a user who acts (telecom), the embedded task includes the
-first state and the assertions; a run without a user is one for an agent that works alone.
+real database of its environment. If the user acts too (telecom), the embedded task includes the
+initial state and the assertions. A simulation without a user has a task for an agent alone.
 
-A file counts as mislabelled if its disagreements, or the records with another task's action checks,
-are more than mistakes explain. Mistakes (an edited task, a bug, grading by hand) may concern the
-share `MISTAKES`; too many would thus occur in fewer than one of a thousand files. 25 of 50 are too
-many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action checks reveal shuffled task ids even if all
-verdicts are equal.
+A mistake (an edited task, a bug, grading by hand) makes a verdict wrong with probability
+`MISTAKES`. A file counts as mislabelled if its number of disagreements, or of another task's action
+checks, has a probability below `IMPLAUSIBLE`. 25 of 50 and 4 of 4 are too many; 8 of 50 and 3 of 3
+are not. The action checks reveal shuffled task ids even if all verdicts are equal.
 
 Environments that cannot run here, verdicts of a judge, and other formats are counted, not graded.
 """
@@ -111,8 +110,8 @@ def regrade(
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[RegradeReport]:
     """Grade the simulations of these files and folders again, file by file. `opened` returns the
-    environment of a name or raises UnknownEnvironment; `progress` gets the bytes read. Raise
-    NoBenchmark if the real database is missing."""
+    environment of a name or raises UnknownEnvironment; `progress` gets the number of bytes read.
+    Raise NoBenchmark if the real database is missing."""
     items = read_rollouts(paths, progress=progress)
     for file, group in groupby(items, key=_file):
         yield from _regrade_file(file, group, opened)

@@ -226,8 +226,8 @@ async def _token_ids(probes: Probes, patient: Patient) -> Finding:
 
 
 async def _control_tokens(gateway: Gateway, patient: Patient) -> Finding:
-    """Check whether messages can hold control tokens. It fails no engine: most read them so, and a
-    setting of the gateway deals with it."""
+    """Check whether the engine reads control tokens in message texts. The check always passes: most
+    engines read them, and the gateway has a setting against it."""
     answers = {
         text: (await patient.tokenize(text)).document for text in gateway.list_control_strings()
     }
@@ -286,7 +286,7 @@ async def _tool_choice(patient: Patient) -> Finding:
 
 
 async def _adapters(patient: Patient) -> Finding:
-    """Check that adapters are loadable: only an engine that looks for one reports it missing."""
+    """Check that adapters can be loaded: then the engine's refusal names the missing folder."""
     name = f"kintsugi-doctor-{uuid4().hex}"
     nowhere = f"/{name}"
     answer = await patient.ask("/load_lora_adapter", {"lora_name": name, "lora_path": nowhere})
@@ -301,7 +301,7 @@ async def _adapters(patient: Patient) -> Finding:
 
 
 async def _rank(patient: Patient) -> Finding:
-    """Check the largest rank: an engine's refusal of an adapter above its limit names the limit."""
+    """Check the engine's highest rank, which its refusal of an adapter above that limit names."""
     with _adapter_of_no_weights() as folder:
         name = f"kintsugi-doctor-{uuid4().hex}"
         asked = {"lora_name": name, "lora_path": str(folder)}
@@ -351,7 +351,7 @@ async def _cpu_slots(_: Patient) -> Finding:
 
 
 async def _parser(patient: Patient) -> Finding:
-    """Check that a call in Hermes's form, forced by guided decoding, is parsed as a call."""
+    """Check that the engine parses a tool call in Hermes's form, forced by guided decoding."""
     asked = {**_HELLO, "tools": [_TOOL], "structured_outputs": {"choice": [_HERMES]}}
     answer = await patient.ask("/chat/completions", asked)
     message = _message(answer.document)

@@ -1,10 +1,10 @@
 """The status page: the seven stops of the loop, live, for a browser (GET /status of the gateway).
 
-The server renders it whole, without scripts, at most two seconds old. Guarantee: serving never
-waits for it. A thread with an application of its own reads it, once for all requests at a time. A
-request waits for `PATIENCE_SECONDS` at most and then gets the last page with a remark; without a
-last page, it waits for `FIRST_SECONDS` and then raises Unread. Every text is escaped, whatever its
-source.
+The server renders the page without scripts, from data that is at most two seconds old. Guarantee:
+the gateway's calls never wait for it. A thread with its own `App` reads the data once for all
+waiting requests. A request waits for `PATIENCE_SECONDS` at most and then gets the last page with a
+remark. Without a last page, it waits for `FIRST_SECONDS` and then raises Unread. Every text is
+escaped, whatever its source.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 3.0
 FIRST_SECONDS: Final = 20.0
-"""Wait for the first reading, which also imports its modules."""
+"""Longest wait for the first reading, which also imports its modules."""
 KEPT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 5
 _MOST: Final = 10
@@ -51,7 +51,7 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""Headers of the page: its content must not become more than text and style."""
+"""Headers of the page, with which a browser shows only its text and style."""
 
 
 class Unread(KintsugiError):
@@ -124,7 +124,7 @@ def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
 
 
 def _bearer(authorization: str | None) -> str | None:
-    """Return a header with the key as a bearer token; browsers send it as a password."""
+    """Return the header with its key as a bearer token; browsers send it as a Basic password."""
     kind, _, credentials = (authorization or "").partition(" ")
     if kind.lower() != "basic":
         return authorization
@@ -172,7 +172,7 @@ class StatusPage:
         return render(self._last, trouble)
 
     def _begin(self) -> "Future[Read]":
-        # No pool: the interpreter would wait for its threads, and so for a broker, before it ends.
+        # No thread pool: the interpreter would wait for its threads at exit, and so for a broker.
         reading: Future[Read] = Future()
         thread = threading.Thread(target=self._read, args=(reading,), daemon=True)
         thread.start()

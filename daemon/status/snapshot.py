@@ -1,6 +1,6 @@
-"""The state of the loop as one document, for `kintsugi status` and the status page. It is read at
-one moment of the tables, and of the log right after. The names are a promise to scripts; fields may
-be added. A log that cannot be reached leaves nulls and the reason."""
+"""The state of the loop as one document, for `kintsugi status` and the status page. The tables are
+read in one transaction, and the log right after. Scripts may rely on the names; fields may be
+added. If the log cannot be reached, its fields are null and the document has the reason."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def situation(app: "App") -> dict[str, Any]:
-    """Return the document. Raise DatabaseUnavailable."""
+    """Return the state of the loop as a JSON document. Raise DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
     from consumers.reads.cycle_state import read_cycle_state
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
@@ -76,7 +76,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 
 def _rules(connection: "Connection") -> dict[str, Any]:
-    """Return the changes of grading rules, and the verdicts that newer rules have replaced."""
+    """Return the changes of grading rules, and the counts of verdicts that older rules gave."""
     from consumers.reads.rollouts import count_older_verdicts, read_rule_changes
 
     changes, older = read_rule_changes(connection), count_older_verdicts(connection)

@@ -164,7 +164,7 @@ def _job(document: Document, now: datetime) -> Stop:
 
 
 def describe_job_wait(job: Mapping[str, Any]) -> str:
-    """Describe the conditions of a job's next attempt if a model plays its users."""
+    """Return the sentence about a job whose next attempt waits for its users' model."""
     return (
         "no attempt runs: the next one waits for a slot (jobs.slots), and until the model of its "
         f"users answers at {', '.join(job['waits_for'])}"
@@ -215,7 +215,7 @@ def describe_share(route: Mapping[str, Any]) -> str:
 
 
 def describe_lift(lift: Mapping[str, Any]) -> str:
-    """Describe the lift since the first promotion, as `read_lifts` has it, in one line."""
+    """Describe in one line a lift since the first promotion; `lift` is a row of `read_lifts`."""
     judged = lift["holdout"]["judged"]
     if lift["difference"] is None:
         text = f"lift of {lift['alias']}: not known, {judged:,} held-out sessions are judged"
