@@ -1,6 +1,6 @@
 """`GET /metrics` of the roles other than the gateway, each on its own port. With the setting
 `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2, `work` on P + 3 and
-`trace` on P + 4; without it none listens. No metric names a client, a session or a prompt."""
+`trace` on P + 4; without it, no role listens. No metric names a client, a session or a prompt."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -58,7 +58,8 @@ class Sheet:
             family.add_metric(list(labels), float(value))
 
     def spread(self, name: str, counts: Mapping[float, int], total: float, *labels: str) -> None:
-        """Add a histogram: the number of values under each upper bound, and their sum."""
+        """Add a histogram: `counts` maps a bucket's upper bound to the number of values in that
+        bucket alone, and `total` is the sum of all values."""
         family = self._families[name]
         assert isinstance(family, HistogramMetricFamily), "declared with buckets"
         below, buckets = 0, []
@@ -68,7 +69,7 @@ class Sheet:
         family.add_metric(list(labels), buckets, total)
 
     def one_of(self, name: str, chosen: str, choices: Iterable[str], *labels: str) -> None:
-        """Add 1 for the choice that holds and 0 for the others; the choice is the last label."""
+        """Add a sample for each choice: 1 for `chosen`, else 0. The last label is the choice."""
         for choice in choices:
             self.say(name, choice == chosen, *labels, choice)
 

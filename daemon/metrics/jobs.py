@@ -1,6 +1,6 @@
-"""Training metrics, from a job's reports while it runs (role `work`). The newest line of figures of
-an agent's newest job is shown until the next job has one. Lines are read without torch, so not by
-the learner's models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`."""
+"""Training metrics, from the output of running jobs (role `work`). An agent's metrics show the last
+update of its newest job until its next job has made one. The output is read without torch, so not
+by the learner's models. Guarantee: the agent is the only label, with at most `MOST_AGENTS`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _NEWEST: Final = 20
-"""Newest jobs among which those of the agents are looked for."""
+"""Number of newest jobs among which each agent's newest one is searched."""
 
 _BY: Final = ("alias",)
 
@@ -62,13 +62,13 @@ JOBS: Final = (*OF_UPDATES.values(), *OF_PROGRESS.values(), _SAID)
 
 
 def jobs(settings: "Settings") -> BackgroundCollector:
-    """Return the collector of these metrics."""
+    """Return the collector of the training metrics."""
     folder = jobs_of(settings).folder
     return BackgroundCollector("jobs", JOBS, settings, lambda app, sheet: read(app, sheet, folder))
 
 
 def read(app: "App", sheet: Sheet, folder: "Callable[[str], Path]") -> None:
-    """Read the metrics declared above; `folder` returns the directory of a job."""
+    """Add the samples of `JOBS` to a sheet; `folder` returns the directory of a job."""
     with app.reading() as connection:
         rows = learning.jobs(connection, limit=_NEWEST)
     aliases: set[str] = set()

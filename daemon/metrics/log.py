@@ -63,12 +63,12 @@ LOG: Final = (
 
 
 def log(settings: "Settings") -> BackgroundCollector:
-    """Return the collector of these metrics."""
+    """Return the collector of the metrics about the log and its fold."""
     return BackgroundCollector("log", LOG, settings, read)
 
 
 def read(app: "App", sheet: Sheet) -> None:
-    """Read the metrics declared above, the tables first: the log only grows meanwhile."""
+    """Add the samples of `LOG` to a sheet. The log is read last, so it is never behind the fold."""
     with app.reading() as connection:
         reached = read_fold_state(connection)
         letters = rollouts.dead_letter_counts(connection)

@@ -1,9 +1,9 @@
 """Metrics of the learning loop, from the tables (role `schedule`); methods add their own.
 
-Guarantee: the code and `MOST_AGENTS` fix the number of series. Labels are closed sets, an agent's
-name, and sets that a method bounds. A metric that names adapters names those that answer now, so a
-retired adapter's series ends. Agents of the settings come first; those beyond the limit are only
-counted in `kintsugi_agents`.
+Guarantee: the code and `MOST_AGENTS` bound the number of series. A label's values are a fixed set,
+agents' names, or a set that a method bounds. Labels name only adapters that answer now, so the
+series of a retired adapter ends. Agents of the settings come first; agents beyond the limit are
+only counted in `kintsugi_agents`.
 """
 
 from collections.abc import Callable, Sequence
@@ -148,13 +148,13 @@ class LoopReading:
     connection: "Connection"
     settings: "Settings"
     pairs: Sequence[Pair]
-    """Agents with figures."""
+    """Agents (alias and base model) with metrics."""
     since: str
     """Start of the last day (RFC 3339, UTC)."""
 
     @property
     def aliases(self) -> list[str]:
-        """Return the names of these agents."""
+        """Return the aliases of `pairs`."""
         return [pair.alias for pair in self.pairs]
 
 
@@ -168,7 +168,7 @@ class MethodMetrics:
 
 
 def loop(settings: "Settings", methods: Sequence[MethodMetrics]) -> BackgroundCollector:
-    """Return the collector of these metrics and of those that methods add."""
+    """Return the collector of the loop's metrics and of those that `methods` add."""
     kept = partial(read, lifts=Recent(read_lifts).read, methods=methods)
     return BackgroundCollector("loop", list_families(methods), settings, kept)
 
@@ -185,13 +185,13 @@ def read(
     lifts: "Callable[[Connection], list[Lift]]" = read_lifts,
     methods: Sequence[MethodMetrics] = (),
 ) -> None:
-    """Read the metrics declared above and those of `methods`, at one moment of the tables; `lifts`
-    reads the lifts."""
+    """Add the samples of `LOOP` and of `methods` to a sheet, from one moment of the tables. The
+    function `lifts` reads the agents' lifts."""
     moment, settings = now or utc_now(), app.settings
     with app.reading() as connection:
         pairs = agents.present(connection)
         configured = {agent.alias for agent in settings.agents}
-        # The first ones, those of the settings first.
+        # At most `MOST_AGENTS` are shown, agents of the settings first.
         shown = sorted(pairs, key=lambda pair: (pair.alias not in configured, pair.alias))
         shown = shown[:MOST_AGENTS]
         sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | configured))
@@ -252,7 +252,7 @@ def _agent(
 
 
 def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """Report totals over cycles, jobs and adapters, from 0, so that the first is an increase."""
+    """Report totals of cycles, jobs and adapters, also those of 0, so that each change is seen."""
     cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
     adapters, entered = figures.adapter_counts(connection), figures.state_entry_counts(connection)
     gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)

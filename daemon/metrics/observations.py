@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def about(what: str) -> tuple[Family, Family, Family]:
-    """Return the metrics that describe the reading itself."""
+    """Return the metrics that describe the readings of the collector named `what`."""
     return (
         Family(f"kintsugi_{what}_readable", "Whether the last reading came off."),
         Family(f"kintsugi_{what}_read_timestamp_seconds", "When this was read; 0 before it was."),

@@ -1,6 +1,6 @@
 """Counters of the roles other than the gateway (counters -> families). A role's own counters are
 read at each scrape; the results of rounds of `schedule` and `work` are counted here. Guarantee:
-labels are those of the code, and class names of errors."""
+the values of labels are constants of the code and class names of errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,7 @@ def fold_metrics(counters: "Counters") -> CounterCollector:
             ("unknown_type", counters.skipped),
         ):
             sheet.say("kintsugi_fold_skipped_total", count, PROJECTION, reason)
-        # Copies: the fold may go on meanwhile.
+        # Copies, because the fold may change the counters meanwhile.
         for error, count in sorted(dict(counters.dead_letters).items()):
             sheet.say("kintsugi_dead_letters_total", count, PROJECTION, error)
         took, seconds = dict(counters.committed), counters.seconds

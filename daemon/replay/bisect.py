@@ -1,9 +1,9 @@
-"""Find the exact event at which two foldings diverged, between two of their snapshots.
+"""Find the event at which two foldings (tables folded from a log) diverged between two snapshots.
 
 Two logs are read side by side from the last equal snapshot on, up to the first different event.
 With one log, it is folded again from the equal snapshot, up to the first event that writes a row
-which differs at the next snapshot. Both take as long as one interval between snapshots. If a
-folding of one log wrote a row that it should not have written, the named event is a later one.
+which differs at the next snapshot. Either way reads one interval between snapshots. If one of two
+foldings of the same log wrote a wrong row, a later event than that row's may be named.
 """
 
 import shutil
@@ -40,8 +40,8 @@ class First:
 
 
 def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
-    """Return the named logs, else those of the snapshots: one per folding, or a shared one. Empty
-    if a log is unknown or no longer there."""
+    """Return the logs at the paths `named`, else those that the snapshots were folded from: one per
+    folding, or a shared one. Return no log if a snapshot's log is unknown or gone."""
     if named:
         return [diff.logs_at([name], opened) for name in named]
     places = [parted.one.logs, parted.other.logs]
@@ -51,8 +51,8 @@ def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack)
 
 
 def first_event(parted: SnapshotDivergence, logs: Sequence[EventLog], folder: Path) -> First | None:
-    """Return the first event after the equal snapshot at which both diverged; None if no event of
-    the interval shows it. `folder` takes a copy of the tables."""
+    """Return the first event after the last equal snapshot at which the foldings diverge; None if
+    no event shows it. `folder` is for a temporary copy of the tables."""
     log, other = logs[0], logs[-1]
     if log is not other:
         past, other_past = (
@@ -101,8 +101,8 @@ class _Refold:
     def first_step(
         self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
     ) -> int | None:
-        """Return the start of the first step (`size` places, from `skipped` on) that writes one of
-        the rows."""
+        """Fold the events at `places` from index `skipped` on, in steps of `size` events. Return
+        the first index of the first step that writes one of the differing rows, if any."""
         with self._tables() as engine:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])

@@ -20,7 +20,7 @@ class PastCycle:
     decided: int
     """Offset of `learning` at which the cycle began."""
     rollouts: int
-    """Rollouts that this cycle read and none before it."""
+    """Number of rollouts that this cycle read and no earlier one."""
     seconds: float | None
     """Duration; None while the cycle is open."""
     job_seconds: float

@@ -1,6 +1,6 @@
-"""`kintsugi diff`: find where two logs, or two foldings, diverge. Logs are compared event by event,
-tables row by row, and snapshots tell the events between which two foldings diverged. Archives are
-compared by the hashes of their segments before they are read."""
+"""`kintsugi diff`: find where two logs diverge, or two foldings (tables folded from a log). Logs
+are compared event by event, tables row by row. Snapshots tell between which events two foldings
+diverged. Archives are compared by the hashes of their segments before they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -72,11 +72,11 @@ class LogComparison:
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """Result of comparing two foldings."""
+    """Result of comparing two foldings, which are databases folded from a log."""
 
     difference: Difference | None
     changed: dict[str, int]
-    """Table -> differing rows; not counted if only the first divergence was asked for."""
+    """Table -> number of differing rows; empty if only the first difference was asked for."""
     parted: SnapshotDivergence | None = None
 
 
@@ -116,7 +116,7 @@ def _path(name: str) -> Path | None:
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
-    """Return the log of a snapshot if it still exists: one, or an archive and its log."""
+    """Open one log, or an archive together with the log that it was exported from."""
     parts = []
     for name in names:
         log = side(name, opened).log
@@ -213,7 +213,7 @@ def _from(
 def _past_equal_segments(
     left_log: EventLog, right_log: EventLog, stream: str, partition: int, at: int
 ) -> int:
-    """Return the offset up to which the segments' hashes are equal."""
+    """Return the offset after the segments that two archives share by hash; else `at`."""
     if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
             left_log.segments(stream, partition),
@@ -241,7 +241,7 @@ def _what(left: Record | None, right: Record | None) -> str | None:
 
 
 def tables(left_side: Side, right_side: Side, first_only: bool) -> TableComparison:
-    """Compare the rows; with `first_only`, compare their snapshots if both have some."""
+    """Compare two databases by rows. With `first_only`, their snapshots are compared first."""
     assert left_side.engine is not None, "a database was opened"
     assert right_side.engine is not None, "a database was opened"
     parted = None

@@ -1,5 +1,5 @@
-"""Render the graph of an explanation as a self-contained HTML page without a script. Pure. Each
-thing is drawn once, in a column of its kind. Beyond `MOST` of one kind, others are counted."""
+"""Render the graph of an explanation as a self-contained HTML page without a script. Pure. A thing
+is a route, adapter, job, task and so on; it is drawn once, in the column of its kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,22 +19,22 @@ KINDS: Final = (
 _OTHER_COLOUR: Final = "#d9efe9"
 
 MOST: Final = 8
-"""Most things of one kind that are drawn below one thing."""
+"""Most reasons of one kind that are drawn for one thing; the others are only counted."""
 
 _BOX: Final = (200, 40)
 _GAP: Final = (70, 12)
 _TOP: Final = 28
 _NAME: Final = 24
-"""Monospaced characters that fit into a box, as for `_SAID`."""
+"""Most characters of a name in its box; `_SAID` is that number for the description."""
 _SAID: Final = 29
 
 Key = tuple[str, str]
-"""Kind and name: a thing on two paths is drawn once."""
+"""Kind and name of a thing, by which it is drawn once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A thing and its place; x and y are those of its upper left corner."""
+    """The box of a thing; `x` and `y` are its upper left corner, in pixels."""
 
     kind: str
     name: str
@@ -66,7 +66,7 @@ def node_of(document: Mapping[str, Any]) -> Node:
 
 
 def compute_layout(root: Node) -> Layout:
-    """Compute the places of `root` and of everything that it rests on."""
+    """Place `root` and all its direct and indirect reasons in the drawing."""
     things: dict[Key, str] = {}
     edges: dict[tuple[Key, Key], None] = {}
     layout, kinds = Layout(), _order_kinds(root)
@@ -94,8 +94,8 @@ def compute_layout(root: Node) -> Layout:
 
 
 def _order_kinds(root: Node) -> list[str]:
-    """Return all kinds in the order of their columns: that of `root` first, kinds outside KINDS
-    behind the first kind that rests on them."""
+    """Return all kinds in the order of their columns. A kind outside KINDS comes after the first
+    kind that rests on it, or first if it is the kind of `root`."""
     kinds = [kind for kind, _ in KINDS]
 
     def add(node: Node, place: int) -> None:
@@ -156,7 +156,7 @@ def _curve(start: Box, other: Box) -> str:
     y, end = start.y + _BOX[1] // 2, other.y + _BOX[1] // 2
     x, there, bend = start.x + _BOX[0], other.x, _GAP[0] // 2
     if other.x < start.x:
-        # Back to the job's parent, which is among the adapters.
+        # The edge leads back to a column further left, as from a job to its parent adapter.
         x, there, bend = start.x, other.x + _BOX[0], -bend
     return f'<path d="M{x},{y} C{x + bend},{y} {there - bend},{end} {there},{end}"/>'
 

@@ -1,6 +1,6 @@
-"""Parse places in a log as a person writes them: 2026-05-01T12:00:00Z when everything until then
-was recorded learning@17 before decision 17, with the rollouts until then
-rollouts@0,0,4,0,0,0,0,0;learning@5 an offset for each partition"""
+"""Parse a place in a log, which has one of three forms. `2026-05-01T12:00:00Z` is after all events
+recorded until then. `learning@17` is before decision 17, with the rollouts recorded until then.
+`rollouts@0,0,4,0,0,0,0,0;learning@5` is an offset for each partition."""
 
 import re
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ class NoPlace(WrongUsage):
 
 
 def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | None, Cut]:
-    """Return the start of a range (None: the log's) and its end; a None `end` is the log's end."""
+    """Return a range's start, None for the log's start, and its end, by default the log's end."""
     until = ends(log) if end is None else cut(log, end)
     if begin is None:
         return None, until
@@ -38,7 +38,7 @@ def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | 
 
 
 def cut(log: "EventLog", text: str) -> Cut:
-    """Return the offsets at which the place cuts the log."""
+    """Return each partition's offset at the place that `text` names. Raise NoPlace."""
     if "@" not in text:
         return cut_at(log, _milliseconds(text))
     named = _offsets(text)

@@ -64,7 +64,7 @@ class ReplayResult:
 def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
 ) -> ReplayResult:
-    """Fold the log; remove a new file again if folding fails."""
+    """Fold the requested range of a log into the target. Remove a new file if folding fails."""
     from daemon.core.app import explain_errors
 
     began = time.monotonic()
@@ -105,7 +105,7 @@ def replay_into(
 
 
 def _file(app: "App", request: Request) -> Path | None:
-    """Return the file to make; None for an existing database."""
+    """Return the file to make; None if the target is a database server. Raise NoTarget."""
     named = request.into
     if "://" in named:
         try:
@@ -144,7 +144,7 @@ def _check_empty(engine: Engine) -> None:
 
 
 def _begin(request: Request, path: Path | None) -> int:
-    """Copy the nearest snapshot to the target; return its number of events."""
+    """Copy the nearest snapshot to the target; return its number of events, 0 without one."""
     if request.snapshots is None or path is None:
         return 0
     if request.start is not None:

@@ -1,13 +1,13 @@
 """Simulate the cycles that other settings of the scheduler would have started on an existing log.
 
-The log is folded in the order of recording into tables of its own, and the scheduler's own `decide`
-is asked as time passes. The agents' traffic is the log's; unread rollouts, cool-down, back-off and
-budget follow from the simulated cycles. The n-th cycle of an agent is assumed to have the duration
-and outcome of its n-th real one; further ones last as long as the median and are promoted.
+The log is folded in the order of recording into separate tables, and the scheduler's `decide` is
+asked as time passes. The agents' traffic is the log's; unread rollouts, cool-down, back-off and
+budget follow from the simulated cycles. An agent's n-th simulated cycle is assumed to last as long
+as its n-th real one, with the same outcome. Later cycles have the median duration and are promoted.
 
-With unchanged settings, and looks as close as the leader's, the result is the real cycles. Nothing
-is appended. Not covered: traffic and rounds that other cycles would have caused; priorities change
-at the log's own rounds.
+With unchanged settings, and the scheduler asked as often as by the leader, the result is the real
+cycles. Nothing is appended. Not covered: traffic and rounds that other cycles would have caused;
+priorities change at the log's own rounds.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Would:
     trigger: str
     reason: str
     rollouts: int
-    """Rollouts that no earlier cycle has read."""
+    """Number of rollouts that no earlier cycle has read."""
     failures: int
     priority: float
     position: Position
@@ -136,11 +136,11 @@ def whatif(
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> WhatIfResult:
-    """Fold `log` to `end` and ask the scheduler at least every `every_ms` with events.
+    """Fold `log` to `end`, and ask the scheduler about every `every_ms` of recorded events.
 
-    `environments` is agent -> its environment (without one, no cycle begins); `kinds` are the kinds
-    of task written there (without them, failures on any task count). Cycles before `start` stay as
-    they were.
+    `environments` is agent -> its environment (without one, no cycle begins). `kinds` is agent ->
+    the kinds of task that the loop writes (without them, failures on any task count). Cycles before
+    `start` stay as they were.
     """
     walk = _Walk(past, environments, settings, kinds or {})
     runner = Runner(Span(log, end), engine, on_progress=advance)
@@ -177,7 +177,7 @@ class _Walk:
             self._before.append(self._course(Pair(cycle.row.alias, cycle.row.base)).repeat(cycle))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
-        """Ask the scheduler at `now`, and whenever the answer may change before `until`."""
+        """Ask the scheduler at `now` and at each time before `until` when its answer may change."""
         self.result.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)
@@ -284,7 +284,7 @@ def _fruitless(cycles: Sequence[Would], now: datetime) -> int:
 def _looks(
     log: EventLog, begin: Cut, end: Cut, every_ms: int
 ) -> Iterator[tuple[Cut, datetime, datetime]]:
-    """Yield the log's position at each tick, its time, and when the next event was recorded."""
+    """Yield (position, time, time of the next event) for each moment to ask the scheduler."""
     cut = dict(begin)
     first = last = None
     for record in in_time(log, begin, end):

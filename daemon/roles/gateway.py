@@ -1,6 +1,6 @@
-"""Runs the gateway as a server process that drains on SIGTERM or SIGINT. Without keys it refuses to
-listen beyond this machine: any client that reaches it spends its engines and reads their answers.
-On a signal it stops being ready, accepts no new call, finishes current ones within
+"""Runs the gateway as a server process that drains on SIGTERM or SIGINT. Without client keys it
+listens only on this machine, because any client that reaches it could use its engines. On a signal
+it reports that it is not ready and accepts no new call. It finishes current calls within
 `gateway.grace_seconds`, and records the rest as aborted."""
 
 import logging
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 _SALT_BYTES: Final = 32
 
 _KEPT_SECONDS: Final = 75
-"""Seconds a connection may stay idle. Longer than clients keep theirs (5 seconds for OpenAI's), so
-that none sends a request on a connection that is being closed."""
+"""Seconds a connection may stay idle. Clients close theirs earlier (OpenAI's after 5 seconds), so
+no client sends a request on a connection that the gateway closes."""
 
 _CUT_SECONDS: Final = 1
 """Seconds of the grace period reserved for uvicorn's own shutdown."""
@@ -109,7 +109,7 @@ def _make_salt(path: Path) -> None:
             file.write(secrets.token_bytes(_SALT_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        # Of several processes that start at once, one makes it.
+        # If several processes start at once, the first one's salt stays.
         with suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:
@@ -160,7 +160,7 @@ def serve(
             proxy_headers=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_level="warning",
-            log_config=None,  # its lines go where ours go
+            log_config=None,  # uvicorn's lines go to this program's log
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEPT_SECONDS,
@@ -217,7 +217,7 @@ def address_of(host: str) -> str:
         ) from error
     if not addresses:
         raise ConfigurationError("gateway.host is empty; name an address of this machine")
-    # A name may have several, as localhost: the first IPv4 one, which every client tries.
+    # Of several addresses, as of localhost, take the first of IPv4, which every client tries.
     return str(min(addresses, key=lambda entry: entry[0] != socket.AF_INET)[-1][0])
 
 
@@ -250,7 +250,7 @@ def _bind_socket(host: str, port: int) -> socket.socket:
         raise LogUnavailable(
             f"cannot listen on {host} port {port}: {error.strerror or error}; choose another"
         ) from error
-    # Connections inherit it. asyncio sets it only on sockets marked as TCP, unlike those of
-    # create_server, and an answer in two writes would wait 40 ms for the client.
+    # Connections inherit TCP_NODELAY. asyncio does not set it for sockets of create_server, and
+    # without it an answer in two writes would wait 40 ms for the client.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound

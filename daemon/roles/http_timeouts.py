@@ -3,10 +3,10 @@
     a client that sends      has `seconds` for a whole request, from its first byte or from the
                              connection; then it gets an error, and the connection closes
     a client that reads      has as long to read some waiting data; then the connection closes
-    a client that sends      no HTTP, or too much of it, gets an error in OpenAI's shape, in which
-                             none of its data is repeated; nor is it logged
+    a client that sends      no HTTP, or too much of it, gets an error in OpenAI's shape; its data
+                             is neither repeated there nor logged
 
-Guarantee: no connection is held longer by an idle client. Not covered: the number of connections,
+Guarantee: no client that stalls holds a connection longer. Not covered: the number of connections,
 which the operating system's limit of open files bounds.
 """
 
@@ -81,7 +81,7 @@ class PatientConnection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a parser error while it is handled; `msg` is the same for every error."""
+        """Answer the present parser error; uvicorn's `msg` is ignored, as it never differs."""
         error = sys.exc_info()[1]
         # Not a server error, though h11 would answer some with 501.
         status = 431 if getattr(error, "error_status_hint", 400) == 431 else 400

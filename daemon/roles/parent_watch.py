@@ -1,7 +1,7 @@
-"""Runs a program that ends with its starter: `python -m daemon.roles.parent_watch MODULE [ARG...]`.
-The starting process holds the other end of its standard input. When that end closes, because its
-holder stopped or was killed, this process gets SIGTERM. So a `kill -9` of `kintsugi up` leaves no
-process behind."""
+"""Runs a program that ends with its parent: `python -m daemon.roles.parent_watch MODULE [ARG...]`.
+The parent process holds the other end of this process's standard input. When that end closes,
+because the parent stopped or was killed, this process gets SIGTERM. So a `kill -9` of `kintsugi up`
+leaves no process behind."""
 
 import os
 import runpy

@@ -6,11 +6,11 @@
 
 Each runs in a thread of its own, so a report that waits for the database's lock delays no route.
 
-Guarantee: a report never claims more than is in force, and names every call that earlier routes
-chose (routing.py). While the database is away, the last routes stay, and no call fails or waits;
-the home's `routes.json` keeps them for a gateway that starts meanwhile. They also stay while a
-restored database or a replica is behind them: the log has the decisions, and the fold brings them
-back. No host's clock matters. Not covered: another database with other routes at the same position,
+Guarantee: a report never names a later position than the one in force, and counts the calls that
+earlier routes chose (routing.py). While the database is away, the last routes stay, and no call
+fails or waits; `routes.json` in the home has them for a gateway that starts meanwhile. They also
+stay while a restored database or a replica is behind them, until the fold has caught up with the
+log. No host's clock matters. Not covered: another database with other routes at the same position,
 until the routes are read again after ten seconds; a database of another log, for which the gateway
 must be restarted.
 """
@@ -42,7 +42,7 @@ _POLL_SECONDS: Final = 0.2
 _ALIVE_SECONDS: Final = 1.0
 """Seconds between two reports with the same content."""
 _AGAIN_SECONDS: Final = 10.0
-"""Seconds until the routes of a position that was read are read again."""
+"""Seconds until the routes are read again although the position is the same."""
 _PAUSE_SECONDS: Final = 1.0
 """Seconds to wait after the database could not be used."""
 _FIRST_SECONDS: Final = 2.0
@@ -156,7 +156,7 @@ class Follower:
         self._apply(routes)
 
     def _check_ahead(self, position: int) -> None:
-        """Refuse tables behind the routes in force, which would bring back a route taken back."""
+        """Raise TablesBehind if the tables are older than the routes in force."""
         if self._seen is not None and position < self._seen.position:
             raise TablesBehind(
                 f"the tables are at position {position} of learning and the routes in force at "
@@ -179,7 +179,7 @@ class Follower:
         usage, now = self._routing.usage(), time.monotonic()
         position = usage.position
         if position is None or self._seen is None:
-            return  # what the file says is not confirmed yet
+            return  # the database has not confirmed the file's routes yet
         if self._says_the_same(usage) and now < self._reported_at + _ALIVE_SECONDS:
             return
         report = gateways.Report(
@@ -201,7 +201,7 @@ class Follower:
 
 
 def in_force(table: "RouteTable") -> GatewayRoutes:
-    """Return the tables' rows in the gateway's form."""
+    """Return the routes and adapters of the tables in the gateway's form."""
     return GatewayRoutes(
         table.position,
         {row.alias: _route(row) for row in table.routes},
@@ -231,7 +231,7 @@ def write(path: Path, table: GatewayRoutes) -> None:
     try:
         replace_file(path, _FILE.dump_json(table, by_alias=True), is_private=True, is_shared=True)
     except OSError as error:
-        # They are in force anyway, and in the database.
+        # The routes are in force and in the database anyway.
         extra = {"action": "routes_not_kept"}
         _logger.warning("%s is not written: %s", path, error.strerror, extra=extra)
 

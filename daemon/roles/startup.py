@@ -1,10 +1,11 @@
-"""Prepares what the roles of `kintsugi up` share, and finds out which services are away.
+"""Prepares the home for the roles of `kintsugi up`, and finds out which services are away.
 
-The home, its log and embedded tables are made here, not by five processes at once. Log and database
-elsewhere are tried once, at the same time. Without them the roles start anyway and wait for what
-they need; the gateway needs neither. Guarantee: nothing elsewhere delays the start for more than
-`PATIENCE_SECONDS`, and no connection is left. Errors that waiting does not mend are raised. Not
-covered: tables of a database that is away, which roles refuse until `kintsugi db upgrade`.
+This process makes the home, its log and embedded tables, so that the roles do not make them at
+once. It tries a remote log and a remote database once, at the same time. If they are away, the
+roles start anyway and wait for them; the gateway needs neither. Guarantee: remote services delay
+the start by `PATIENCE_SECONDS` at most, and no connection is left. Errors that waiting does not
+mend are raised. Not covered: old tables of a database that is away; roles refuse these until
+`kintsugi db upgrade`.
 """
 
 import threading
@@ -26,7 +27,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
-    """Make what belongs to this machine; describe services that are away. Stop waiting on `stop`.
+    """Make the home's files; return why services are away, as sentences. `stop` ends the waiting.
     Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch."""
     with App(settings) as app:
         app.spool.start(ROLLOUTS.name)
@@ -85,7 +86,7 @@ def _see_topics(app: App) -> object:
 
 
 def _ask_at_once(looks: Sequence[_Look], stop: threading.Event) -> None:
-    """Make the attempts in daemon threads for at most `PATIENCE_SECONDS`; late ones clean up."""
+    """Make the attempts in threads; wait `PATIENCE_SECONDS` at most. Late ones then clean up."""
     for look in looks:
         threading.Thread(target=look.ask, name="preparing", daemon=True).start()
     until = time.monotonic() + PATIENCE_SECONDS

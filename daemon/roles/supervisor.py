@@ -10,9 +10,9 @@
 
 Neither broker nor database has to be there (startup.py): the gateway serves without them, and the
 others wait. A process that ends is started again, after a pause that doubles each time and is reset
-once it ran for a minute. Wrong usage (exit code 2) stops everything with an error. So does another
-process on the port of the gateway or the engine: a server there must show this start's mark
-(daemon/core/start_mark.py), and one that an earlier start of this home left is waited for. One
+once it ran for a minute. Wrong usage (exit code 2) stops everything with an error. So does a
+foreign process on the port of the gateway or the engine: a server there must show this start's mark
+(daemon/core/start_mark.py). A process from an earlier start of this home gets time to stop. One
 supervisor runs a home at a time. On SIGTERM and SIGINT the gateway stops first, then the others,
 then `ship`, then the engine, each within its own grace; a `kill -9` of this process stops them as
 well (parent_watch.py). Training jobs go on, and the next `work` adopts them.
@@ -234,7 +234,7 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """Stop all roles: the gateway's calls need the engine, and last events are shipped."""
+        """Stop all roles in turns: the engine after the gateway, `ship` after the last events."""
         for turn in sorted({_turn(role) for role in self._running}):
             ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:

@@ -1,19 +1,20 @@
 """Does what is due, round by round: sessions, jobs, cycles, canaries and replicas (role `work`).
 
-    sessions    idle ones are ended, ended ones made into rollouts
-    canaries    judged by live traffic
-    jobs        begun, adopted, stopped; their results become adapters
-    cycles      their adapters staged, evaluated, given their first sessions
-    users       adapters that play users: their gates, their staging
-    replicas    loaded as routes want; where they serve another base, routes move there
-    gateways    the rows of killed ones are deleted
-    keys        keys of erased persons that a backup brought back are destroyed again
-    repairs     the smallest change of its calls is searched for a few failed rollouts
+    sessions    ends idle sessions, and makes ended ones into rollouts
+    canaries    judges canary adapters by live traffic
+    holdouts    adjusts the share of sessions that the base answers
+    jobs        starts, adopts and stops training jobs, and makes their results into adapters
+    cycles      stages and evaluates the adapters of cycles, and gives them their first sessions
+    users       stages and gates adapters that play users
+    gateways    deletes the rows of killed gateways
+    keys        destroys again the keys of erased persons that a backup brought back
+    replicas    loads adapters as the routes need; moves routes if the engines have another base
+    repairs     searches for the smallest change of calls that repairs a failed rollout
 
-Each part reads its work from the tables, so the next round finishes one that was cut short, and two
-workers at once do the work once. Guarantee: a failure in one part of a round (a session, a job, a
-cycle) keeps no other part from its turn; it is logged, counted, and tried again. If log or database
-is away the round ends, and the next one begins with the parts that had no turn.
+Each part reads its work from the tables, so the next round finishes interrupted work, and two
+workers at once do the work once. Guarantee: a failure in one part (a session, a job, a cycle) keeps
+no other part from its turn; it is logged, counted, and tried again. If log or database is away, the
+round ends, and the next one begins with the parts that had no turn.
 """
 
 from collections.abc import Callable
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _FORGOTTEN_SECONDS: Final = 3600.0
-"""Least seconds after which the row of a gateway that is gone is deleted."""
+"""Least seconds without a report after which a gateway's row is deleted."""
 
 
 @dataclass(slots=True)
@@ -56,13 +57,13 @@ class RoundResult:
     """Number of sessions that were ended."""
     rollouts: int = 0
     loaded: list[str] = field(default_factory=list)
-    """Names of adapters, once for each replica; the same for `unloaded` and `collected`."""
+    """Names of loaded adapters, once for each replica; `unloaded` and `collected` likewise."""
     unloaded: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
     """Aliases with a decided canary, another base or a changed held-out share."""
     told: list[str] = field(default_factory=list)
-    """Events in jobs and cycles, as sentences."""
+    """Sentences about jobs and cycles that advanced."""
     troubles: list[str] = field(default_factory=list)
     """Failed steps, as sentences; they are tried again."""
     set_aside: list[str] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Worker:
         """Index of the part that has the first turn."""
 
     def work(self) -> RoundResult:
-        """Do what is due. Raises the errors in `isolation.HALTS`, which concern every part."""
+        """Do one round. Raises the errors in `isolation.HALTS`, which concern every part."""
         parts: dict[str, Callable[[RoundResult], None]] = {
             "sessions": self._close_sessions,
             "canaries": self._watch_canaries,
