@@ -164,8 +164,7 @@ def has_provenance(folder: Path) -> bool:
 
 
 def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
-    """Check an adapter's files against the hashes in its provenance; return the provenance.
-    `weights_limit` is the most bytes that the weights may have. Raises BadAdapter."""
+    """Check an adapter's files by its provenance, and the weights' size. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
         limit = weights_limit if name == WEIGHTS else None

@@ -30,8 +30,7 @@ def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable
 
 
 def describe_other(checkpoint: Path, configured: str, written: str) -> str:
-    """Return the error text for a checkpoint whose end token `configured` is not the token
-    `written` with which its template ends a turn."""
+    """Return the error text for a checkpoint whose template ends a turn with another token."""
     return (
         f"the checkpoint {checkpoint} ends an answer with {configured}, and its chat template ends "
         f"a turn with {written}, so its answers would run past their end; {REMEDY}"

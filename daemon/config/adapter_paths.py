@@ -1,8 +1,8 @@
 """Paths of adapters in events and rows, and their folders on this machine. A home may be restored
 or moved to another path, so paths in it are stored relative to it. An older event's absolute path
 into a folder named like the present one (`adapters`) means the adapter of that name in this home,
-because names of adapters are never used twice. Any other absolute path means itself. Programs of
-jobs read such paths without settings, by a variable."""
+because names of adapters are never used twice. Any other absolute path is used as it is. A job's
+program has no settings and reads the home's folders from an environment variable."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import Final, Self
 FOLDER: Final = "adapters"
 """Folder of the adapters in a home, unless the setting `serving.adapters` names another."""
 PATHS_VARIABLE: Final = "KINTSUGI_ADAPTER_PATHS"
-"""Variable of a job's program: home and folder of adapters, as a JSON list."""
+"""Environment variable of a job's program with the JSON list [home, folder of adapters]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class AdapterPaths:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the variables from which a job reads them (`of_job`)."""
+        """Return the environment variables from which `of_job` reads these paths in a job."""
         return {PATHS_VARIABLE: json.dumps([str(self.home), str(self.store)])}
 
     def record(self, folder: Path) -> str:
-        """Return the path of a folder as events hold it."""
+        """Return a folder's path for an event: relative to the home if the folder is in it."""
         inside = folder.is_relative_to(self.home)
         return str(folder.relative_to(self.home) if inside else folder)
 
@@ -50,6 +50,6 @@ class AdapterPaths:
 
 
 def locate_for_job(path: str) -> Path:
-    """Return the folder of a path in this job's spec; the path itself for a job started by hand."""
+    """Return the folder of a path in this job's spec; in a job started by hand, the path itself."""
     paths = AdapterPaths.of_job(os.environ)
     return Path(path) if paths is None else paths.locate(path)

@@ -25,7 +25,7 @@ NICKNAMES: Final = {
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _COMPARED_DAYS: Final = 60
-"""Days by which two readings are compared: they differ in the first weeks or nowhere."""
+"""Number of days on which two readings of a line are compared; they differ early or never."""
 
 
 class CrontabError(ValueError):
@@ -88,13 +88,13 @@ def read_crontab(line: str) -> Any:
 
 
 def list_next_times(line: str, after: datetime, count: int = 3) -> list[datetime]:
-    """Return the next times of a schedule behind `after`."""
+    """Return the next `count` times of a schedule after `after`."""
     return _list_times(read_crontab(line), after, count)
 
 
 def describe_day_change(line: str, now: datetime) -> str | None:
-    """Describe how days differ from versions that counted them from Monday and joined both kinds by
-    "and"; None without a difference or for a line that those refused."""
+    """Describe the first time that differs from earlier versions, which counted weekdays from
+    Monday and required both kinds of days. Return None without one, or if they refused the line."""
     texts = _split_line(line)
     days = " ".join(("0", "0", *texts[2:]))
     try:

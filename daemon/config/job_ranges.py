@@ -1,7 +1,7 @@
 """The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists. The
 models of the spec (events/jobs.py) take every finite number above a lower bound, so that stored
-specs stay readable. A job is refused outside of these ranges, in which no number overflows in
-single precision, in torch or in a machine's memory. A test checks that every number has a range."""
+specs stay readable. A job with a number outside these ranges is refused. Inside them, nothing
+overflows in single precision, torch or memory. A test checks that every number has a range."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -25,7 +25,7 @@ _SECONDS: Final = (1e-3, 7 * 86_400)
 _AT_ONCE: Final = (1, 65_536)
 _TEMPERATURE: Final = (1e-3, 100)
 _USER: Final[dict[str, Range]] = {
-    # A user may be asked for its likeliest line.
+    # Temperature 0 asks a user's model for its likeliest line.
     "temperature": (0, 100),
     "max_tokens": _TOKENS,
     "candidates": (1, 1024),

@@ -2,7 +2,7 @@
 `*_paper` is a publication's algorithm, `*_code` that of its released program; they differ. A preset
 defines the loss, the advantages and the filter. The learning rate depends on the model: 1e-3 to
 2e-3 for LoRA below 10 M parameters (measured), about 1e-5 at 4 B (from publications). A preset may
-have its source's recipe, which `training.recipe` takes instead of the settings' own numbers."""
+have its source's recipe, which `training.recipe` uses instead of the numbers in the settings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +26,7 @@ class UnknownPreset(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The numbers beside the algorithm with which its source trained."""
+    """The numbers with which the source trained, apart from the algorithm."""
 
     groups: int
     """Tasks per update."""
@@ -38,7 +38,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """An algorithm with its source, and where the source is silent or differs."""
+    """An algorithm, its source, and in `open` the points where the source is silent or differs."""
 
     algorithm: Algorithm
     source: str
@@ -49,7 +49,7 @@ class Preset:
 
 _EVERYTHING: Final = FilterConfig(informative=False)
 _DYNAMIC: Final = FilterConfig(refill=3)
-"""Dropped groups are replaced; the bound is ours."""
+"""Filter that replaces dropped groups, at most three times; that limit is not the source's."""
 
 PRESETS: Final[dict[str, Preset]] = {
     "sentinel": Preset(
@@ -170,9 +170,9 @@ PRESETS: Final[dict[str, Preset]] = {
 
 
 def build_loop_algorithm(kl: float) -> Algorithm:
-    """Return the loop's default algorithm: `sentinel` with a penalty k2 of weight `kl`, which keeps
-    groups of one verdict with advantages of exactly 0 (ADR 0054) to preserve other kinds of task on
-    replay (docs/learning.md). A weight of 0 drops such groups, as `sentinel` does."""
+    """Return the loop's default algorithm: `sentinel` with a KL penalty k2 of weight `kl`. It keeps
+    groups of one verdict with advantages of exactly 0 (ADR 0054), to preserve other kinds of task
+    on replay (docs/learning.md). With weight 0 it drops such groups, as `sentinel` does."""
     own = PRESETS["sentinel"].algorithm
     penalty = KlConfig(estimator="k2", beta=kl)
     kept = FilterConfig(informative=kl == 0, uniform="zero")

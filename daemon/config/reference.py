@@ -1,6 +1,6 @@
-"""The reference of the settings, from their declarations: names, values, defaults and meaning. The
-meaning is the text below a setting in its class, read from the source on request: pydantic would
-read it at each start of the program."""
+"""The reference of the settings, from their declarations: names, values, defaults and meanings. A
+meaning is the text below the setting in its class. It is read from the source only on request,
+because pydantic would read it at each start of the program."""
 
 import ast
 import inspect

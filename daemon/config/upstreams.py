@@ -28,7 +28,7 @@ def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
 
 
 def _check_url(url: str) -> None:
-    """Refuse a key in a URL, which would be in every event and message that names its engine."""
+    """Raise ConfigurationError for a bad URL, or one with a key, which many messages would show."""
     try:
         parts = urlsplit(url)
         whole = bool(parts.hostname) and parts.port != 0 and _SENDABLE.fullmatch(url) is not None

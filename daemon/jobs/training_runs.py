@@ -190,8 +190,7 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return the job's input files by name, and reject tasks without body. Yields sentences
-        about omitted tasks. Raises NotShown, NothingPlayable."""
+        """Return input files; reject tasks without a body. Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
         names = [name for pool in spec.pools for name in pool.successes]

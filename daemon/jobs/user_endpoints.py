@@ -31,8 +31,7 @@ def export_key(settings: "Settings") -> None:
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
-    """Raise JobStartError if a user model's endpoint is away or refuses. `what` names the job or
-    trial that waits."""
+    """Raise JobStartError, naming the waiting `what`, if a user model's endpoint is away."""
     for user in dict.fromkeys(users):
         if not isinstance(user, EndpointUser):
             continue
@@ -45,8 +44,7 @@ def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
 
 
 def wait_for_files(what: str, user: ModelUser | None) -> None:
-    """Raise JobStartError if the files of the user's adapter are not those adopted. `what` names
-    the job or trial that waits."""
+    """Raise JobStartError, naming the waiting `what`, if the user's adapter is not intact."""
     if not isinstance(user, AdapterUser):
         return
     try:

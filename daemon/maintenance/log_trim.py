@@ -56,8 +56,7 @@ def find_source_log(app: "App", archive: Archive) -> EventLog:
 
 
 def plan(app: "App", log: EventLog, archive: Archive, before: Cut) -> list[Portion]:
-    """Return each partition's portion that may be dropped: from its start up to `before` at most.
-    Raise LogError, LogCorrupt."""
+    """Return the droppable portion of each partition up to `before`. Raise LogError, LogCorrupt."""
     return [
         _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
     ]

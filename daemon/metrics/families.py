@@ -58,8 +58,7 @@ class Sheet:
             family.add_metric(list(labels), float(value))
 
     def spread(self, name: str, counts: Mapping[float, int], total: float, *labels: str) -> None:
-        """Add a histogram: `counts` maps a bucket's upper bound to the number of values in that
-        bucket alone, and `total` is the sum of all values."""
+        """Add a histogram from the count of each bucket, by upper bound, and the values' sum."""
         family = self._families[name]
         assert isinstance(family, HistogramMetricFamily), "declared with buckets"
         below, buckets = 0, []

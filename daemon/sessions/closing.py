@@ -1,23 +1,23 @@
 """Close sessions: idle ones end, and ended ones become rollouts (role `work`).
 
-Both steps are events, so a replay repeats them. An ended session's rollout holds the conversation
-of its main line, the longest chain of calls that each go on from the one before; the other calls
-are its forks. It names its calls without tokens; too many for one event are named by others before.
-A session of a task of a known environment is graded by replay, any other has no verdict. The task's
-name comes from a client: it selects an environment and never opens a file. The rollout belongs to
-the policy that answered last, or to `NOBODY`, without a verdict, if no engine answered.
+Both steps are events, so a replay repeats them. An ended session's rollout has the conversation of
+its main line: the longest chain of calls that each continue the one before. The other calls are its
+forks. The event names its calls without their tokens; if they are too many, `CallsGathered` events
+before it name them. A session with a task of a known environment is graded by replay, any other has
+no verdict. The task's name comes from a client: it selects an environment and never opens a file.
+The rollout belongs to the policy that answered last; if none did, to `NOBODY`, without a verdict.
 
 Only loose calls, which no rollout names, are read, so the cost depends on open sessions. A late
-call joins the first end at or after it without a rollout; otherwise the session ends once more.
+call belongs to the next end that has no rollout; without such an end, the session ends once more.
 
 A session that cannot become a rollout stops no other one. It waits if time may help (an absent key
 store or blob folder). Else `ClosingFailed` makes it a dead letter until `retry` has made the
 rollout. A rollout that cannot be folded is a dead letter of its own, and is not made again.
 
 Guarantee: ids follow from the closed data, so two processes at once, or a killed one, do the work
-once, and no call is in two rollouts. The rollout of a person's session is sealed with its labels in
-the head; that of an erased person says nothing but that it existed; words of others in the session
-stay readable. Memory grows with the session's words. Not covered: sessions trimmed from the log.
+once, and no call is in two rollouts. The rollout of a person's session is sealed; its labels stay
+in the readable head. An erased person's rollout has no messages and no task. Words of others in the
+session stay readable. Memory grows with the words. Not covered: sessions trimmed from the log.
 """
 
 import traceback
@@ -106,7 +106,7 @@ WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead,
 STOPS: Final = (
     LogUnavailable, LogFull, LogReadOnly, AheadOfLog, DatabaseError, SQLAlchemyError,
 )  # fmt: skip
-"""Errors that are no session's fault, and would be the same with the next."""
+"""Errors that would also hit the next session, so that closing stops."""
 _QUOTES_NOTHING: Final = (
     SessionIncomplete, EnvironmentBroken, BlobError, KeyMissing, LogError, TooLarge,
 )  # fmt: skip
@@ -115,7 +115,7 @@ _QUOTES_NOTHING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A session that was set aside."""
+    """A session that cannot become a rollout and is a dead letter."""
 
     session: str
     error: str
@@ -136,8 +136,8 @@ class CloseResult:
 
 
 def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> CloseResult:
-    """End sessions that were idle until `now`, and make ended ones into rollouts. `lost` is kept
-    between calls: rollouts that were appended without reaching the tables, which are not appended
+    """End sessions that were idle until `now`, and make ended ones into rollouts. `lost` collects,
+    over several calls, rollouts that were appended and are not in the tables. They are not appended
     again. Raise LogError, DatabaseUnavailable."""
     app.settle()
     idle = now - timedelta(seconds=app.settings.sessions.idle_seconds)
@@ -152,8 +152,8 @@ def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> C
 
 
 def retry(app: "App", failed: ClosingFailed) -> None:
-    """Make the rollout of a session that was set aside, after its cause was mended. Raise
-    NoSuchEnd, or the error that stands in its way."""
+    """Make the rollout of a session whose closing failed, after the cause was mended. Raise
+    NoSuchEnd, or the error that still prevents it."""
     with app.reading() as connection:
         if filter_rollout_ids(connection, [failed.rollout]):
             return
@@ -176,7 +176,7 @@ class _Keys:
         self._away: KeysUnavailable | None = None
 
     def find(self, keyid: str) -> Key | None:
-        """Return the key of an id, as `Opener` finds it. Raise KeysUnavailable."""
+        """Return the key with an id; None if its person was erased. Raise KeysUnavailable."""
         return self._ask(lambda: self._app.find_key(keyid))
 
     def of(self, person: str) -> Key | None:
@@ -201,7 +201,7 @@ class _CloseRound:
         self._keys = _Keys(app)
         self._lost = lost
         self._held: set[str] = set()
-        """Sessions that wait with all ends: a later end must not take an earlier one's calls."""
+        """Sessions whose ends all wait: a later end must not get the calls of an earlier one."""
         self.rollouts = 0
         self.failures: list[Failure] = []
         self._waits: dict[str, tuple[str, int]] = {}
@@ -250,7 +250,7 @@ class _CloseRound:
                 self._hold(end, type(error).__name__, str(error) or type(error).__name__)
             except STOPS:
                 raise
-            except Exception as error:  # of this session alone: a dead letter says so
+            except Exception as error:  # this session alone becomes a dead letter
                 failed = failure(end.session, error)
                 results[end.session] = end, [_build_failure(self._app, end, failed)], failed
             else:
@@ -313,7 +313,7 @@ class _Session:
     rows: Sequence[CallRow]
     """Its calls."""
     others: Sequence[CallRow]
-    """Calls of the session that these may go on from."""
+    """All calls of the session if `rows` continue calls of an earlier end, else none."""
 
     @staticmethod
     def read(connection: "Connection", end: SessionEndRow) -> "_Session":
@@ -331,7 +331,7 @@ class _RolloutBuilder:
         self._keys = keys
 
     def rollout(self, session: _Session) -> list[Entry]:
-        """Return its event, after those that name calls for which it has no room."""
+        """Return a session's rollout event, after the events that name calls beyond its limit."""
         end, rows = session.end, session.rows
         if not rows:
             raise SessionIncomplete(
@@ -447,7 +447,7 @@ def _entry(
     )
     encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None and isinstance(data, RolloutEnded) and data.labels is None:
-        # No fold opens a blob.
+        # The fold opens no blob, so the head needs the labels.
         data = data.model_copy(update={"labels": label_rollout(data).labels})
         encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
@@ -456,7 +456,7 @@ def _entry(
 
 
 def _labels(data: RolloutEnded, key: Key) -> Labels:
-    """Return the labels of a sealed rollout: no words of the person, and only offered tools."""
+    """Return a sealed rollout's labels, without the person's words and with offered tools only."""
     labels = label_rollout(data).labels
     offered = frozenset(data.known_tools or ())
     return labels.model_copy(

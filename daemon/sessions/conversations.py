@@ -4,8 +4,8 @@
     history.length(row)      messages of a call's conversation
     history.whole(row)       the messages themselves
 
-A call's event, and this memory, hold only the messages that its parent's conversation lacks, so
-memory and time grow with the session's words, not with calls times messages.
+A call's event, like `History`, holds only the messages that the conversation of its parent (the
+call that it continues) lacks. So memory and time grow only with the session's words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ _UNNAMED: Final = "unnamed"
 
 
 class SessionIncomplete(KintsugiError):
-    """The log or the tables lack a call that a conversation goes on from."""
+    """The log or the tables lack a call that another call of the conversation continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class History:
         return row.call in self._erased or row.call in self._erased_answers
 
     def length(self, row: StoredCall) -> int:
-        """Return the number of messages of a call with its answer; 0 if erased."""
+        """Return the number of messages in a call's request and its answer; 0 if erased."""
         return (
             0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
         )
 
     def whole(self, row: StoredCall) -> tuple[Message, ...]:
-        """Return the messages up to a call, and its answer."""
+        """Return the messages of a call's request, then its first answer."""
         return self.read_request(row) + self._answer(row)[:1]
 
     def tools(self, row: StoredCall) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class History:
         return start.tools
 
     def read_request(self, row: StoredCall) -> tuple[Message, ...]:
-        """Return the messages up to a call."""
+        """Return the messages of a call's request, with those of the calls that it continues."""
         messages: list[Message] = []
         for call in reversed(self._chain(row)):
             start = self._start(call)
@@ -124,8 +124,8 @@ class History:
         return self._start(row).member
 
     def _chain(self, row: StoredCall) -> list[StoredCall]:
-        """Return a call and all that it goes on from, the first one last."""
-        self._request_length(row)  # which refuses a chain without an end
+        """Return a call and all calls that it continues, from the newest to the oldest."""
+        self._request_length(row)  # raises SessionIncomplete if the calls form a circle
         chain = [row]
         while (parent := self._start(row).parent) is not None:
             row = self._row(parent, row.call)
@@ -156,7 +156,7 @@ class History:
         return self._lengths[row.call]
 
     def _has_unreadable_prefix(self, parent: str, kept: int) -> bool:
-        """Return whether the first `kept` messages of a call are an erased person's."""
+        """Return whether any of the `kept` messages that a call shares with `parent` is erased."""
         is_answered = kept > self._lengths[parent]
         return parent in self._erased or (is_answered and parent in self._erased_answers)
 
@@ -246,9 +246,9 @@ class Node:
 
 
 def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the calls of the longest chain, first to last, and all others in order of time. The
-    longest chain ends with the most messages, the latest of equal ones. A title requested on the
-    side is a fork, and so are calls after a compaction until they outgrow the compacted ones."""
+    """Return the calls of the longest chain, first to last, and all other calls (forks) in order of
+    time. It ends at the call with the most messages, the latest of equal ones. Forks are, for
+    example, a request for a title, and calls whose client has shortened the conversation."""
     by_call = {node.call: node for node in nodes}
     leaf = max(enumerate(nodes), key=lambda item: (item[1].length, item[0]))[1]
     line: list[str] = []
@@ -268,7 +268,7 @@ def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
         return NOBODY, NOBODY
     if call.base != NOBODY:
         return call.base, call.policy
-    # Its engine does not list the model that answered.
+    # The call's engine does not list the model that answered.
     name = _UNNAMED if call.policy == NOBODY else call.policy
     return name, name
 
@@ -283,8 +283,8 @@ def find_last_answer(calls: Sequence[CallRow]) -> CallRow | None:
 
 
 def sum_tokens(leaf: CallRow, rows: Iterable[CallRow]) -> int | None:
-    """Return the tokens that the model wrote in the chain up to `leaf`; None if an engine did not
-    say, or `rows` lacks a call of the chain."""
+    """Return the number of tokens that the model wrote in the chain up to `leaf`; None if an engine
+    did not report it, or `rows` lacks a call of the chain."""
     by_call = {row.call: row for row in rows}
     total, at = 0, leaf
     while at.completion_tokens is not None:

@@ -24,7 +24,7 @@ ERASED: Final = "what was said, or what it went on from, is of a person who was 
 """Reason shown for a rollout whose messages were erased before it was made."""
 
 _TURNS: Final = frozenset({"turn", "refused", "transferred"})
-"""Keys of the evidence whose numbers are places in the conversation (diagnosis/rules.py)."""
+"""Keys of the evidence whose numbers are indices of messages (diagnosis/rules.py)."""
 
 
 class NoSuchRollout(KintsugiError):
@@ -38,15 +38,15 @@ class Transcript:
     row: "RolloutRow"
     data: RolloutEnded
     keyid: str | None = None
-    """Id of the key that it is sealed with: texts about it must not be written unsealed."""
+    """Id of the key that seals the rollout, if any; texts about it must then be sealed too."""
     person: str | None = None
     """Person that it belongs to, if any is known."""
     erased: bool = False
-    """Whether its person, or the author of its first messages, was erased: it is unreadable."""
+    """Whether it is unreadable: its person, or the author of its first messages, was erased."""
 
     @property
     def sealed(self) -> bool:
-        """Return whether it is a person's."""
+        """Return whether the rollout is sealed with a person's key."""
         return self.keyid is not None
 
     @property
@@ -64,7 +64,7 @@ class Transcript:
 
     @property
     def evidence_turns(self) -> set[int]:
-        """Return the places in the conversation that the evidence names."""
+        """Return the indices of the messages that the evidence names."""
         return set(_turns(self.row.evidence))
 
 
@@ -113,7 +113,7 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
 
 
 def is_sealed(row: "RolloutRow", log: EventLog) -> bool:
-    """Return whether a rollout is a person's, without a key. Raise LogTruncated, BadRecord."""
+    """Return whether a rollout is sealed, without using a key. Raise LogTruncated, BadRecord."""
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     return bool(records) and decode(records[0], content=False).sealed
 

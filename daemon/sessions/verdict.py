@@ -1,11 +1,11 @@
 """Verdict on a live session that names a task, by replay (role `work`).
 
-A session gets the reward, shaped, and the parts of the same transcript in simulation. Its end
-counts as regular, since the reason for a client's hang-up is unknown; the penalty for length is
-null if an engine did not report tokens. Calls of a user with tools may be missing, so a failure in
-which a gold step of the user is missing has no verdict. Messages of the task's prefix are marked as
-not sampled: the client sent them. The task's name comes from a client: it selects an environment
-and never opens a file.
+A session gets the shaped reward, and its parts, that the same transcript would get in simulation.
+Its end counts as regular, since nothing tells why a client stopped. The penalty for length is null
+if an engine did not report tokens. The log may lack a user's tool calls, so a failure without one
+of the user's gold actions has no verdict. Messages of the task's prefix are marked as not sampled:
+the client sent them. The task's name comes from a client: it selects an environment and never opens
+a file.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None
     """Add the task to a rollout, and the verdict of a replay if its environment is known here.
     `tokens` are the model's, None if unknown. Raise EnvironmentsAway, EnvironmentBroken."""
     try:
-        # A task without an engine's answer tells nothing about the agent.
+        # A session without an engine's answer tells nothing about the agent.
         definition = None if data.base == NOBODY else open_task(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
@@ -75,9 +75,9 @@ def _grade(
 
 
 def mark_prefix(task: TaskDefinition, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return a transcript with the messages of the task's prefix, if it begins so, marked as not
-    sampled. System prompts and a greeting may precede it, and calls of the user may be missing.
-    Only roles, texts and names of tools are compared, since clients rewrite calls and ids."""
+    """Return a transcript in which the task's prefix, if it begins so, is marked as not sampled.
+    System prompts and a greeting may precede it, and calls of the user may be missing. Only roles,
+    texts and names of tools are compared, since clients rewrite calls and ids."""
     places = [
         place
         for place, message in enumerate(messages)

@@ -1,5 +1,5 @@
-"""Span attributes of a call's content and sampling, by the conventions. Content is sent only if
-`tracing.content` says so: as it is in the log, after redaction."""
+"""Span attributes of a call's content and sampling, by OpenTelemetry's conventions. Content is sent
+only if `tracing.content` is on; it is the log's, so after redaction."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""Attribute of a call without content: it, or one that it goes on from, is an erased person's."""
+"""Attribute of a call whose content, or that of a call that it continues, was erased."""
 
 _NUMBERS: Final = (int, float)
 

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 PROVIDER: Final = "kintsugi"
 MOST_LINKS: Final = 128
-"""Limit of OpenTelemetry's SDKs."""
+"""Most links of one span, the limit of OpenTelemetry's SDKs."""
 
 _MOST_HEADERS: Final = 20_000
-"""Some megabytes; headers of older calls are read from the log again."""
+"""Most headers in memory (some megabytes); those of older calls are read from the log."""
 
 
 class Headers:
-    """The clients' spans of recently ended calls, for their rollouts."""
+    """Trace contexts that clients sent with recently ended calls, for spans of their rollouts."""
 
     def __init__(self) -> None:
         self._known: dict[str, TraceContext | None] = {}
@@ -56,7 +56,7 @@ class Headers:
             del self._known[next(iter(self._known))]
 
     def of(self, rows: Sequence[Row[Any]], log: "EventLog") -> dict[str, TraceContext | None]:
-        """Return call -> header, from the log if the call's end was not seen."""
+        """Return call -> trace context, read from the log if it is not in memory."""
         return {
             row.call: self._known[row.call]
             if row.call in self._known
@@ -66,7 +66,7 @@ class Headers:
 
 
 class CallSpans:
-    """Spans of the stream `rollouts`, over one moment of the tables."""
+    """Makes spans of events of the stream `rollouts`, with rows of one moment of the tables."""
 
     def __init__(
         self, app: "App", connection: "Connection", content: bool, headers: Headers
@@ -90,7 +90,7 @@ class CallSpans:
                 yield from self._rollout(event, event.data)
 
     def _rows_of(self, data: RolloutEnded) -> Sequence[Row[Any]]:
-        """Return the calls of a rollout; very many are in earlier events, and so in the tables."""
+        """Return the rows of a rollout's calls, by the tables if its event names none of them."""
         if not data.gathered:
             return spans.read_calls(self._connection, [*data.calls, *data.forks])
         return spans.read_rollout_calls(self._connection, data.session, data.rollout)
@@ -98,7 +98,7 @@ class CallSpans:
     def _chats(
         self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]
     ) -> Iterator[Span]:
-        """Yield the spans of calls, except those that have one already or are not to have one."""
+        """Yield the spans of calls, except calls reported by a trace or not sampled by a client."""
         pairs = [
             (row, header)
             for row in rows

@@ -3,13 +3,13 @@
     cycle {agent}      from its trigger to its outcome, linked to the rollouts of its directive;
                        within it diagnose, direct and propose
     train {agent}      a job, from its request to its end
-    stage {adapter}    until every replica had loaded it
-    evaluate {adapter} until the gate had decided
-    canary {adapter}   the time in which it had a part of the sessions
+    stage {adapter}    from the adapter's step before until every replica had loaded it
+    evaluate {adapter} from the adapter's step before until the gate had decided
+    canary {adapter}   the time in which the adapter had a part of the sessions
     route {agent}      the moment at which the route changed
 
-All are made of rows, so a repeated event makes the same span. An open cycle has no span; its job's
-is sent.
+Spans are made of rows, so a repeated event makes the same span. An open cycle has no span yet, but
+its ended job has one.
 """
 
 import json
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _FAILED: Final = ("failed", "cancelled", "rolled_back")
-"""Outcomes that make a span an error; a rejection is none."""
+"""Outcomes that make a span an error; `rejected` is not among them."""
 
 
 class DecisionSpans:
-    """Spans of the stream `learning`, over one moment of the tables."""
+    """Makes spans of events of the stream `learning`, with rows of one moment of the tables."""
 
     def __init__(self, app: "App", connection: "Connection") -> None:
         self._connection = connection
@@ -100,7 +100,7 @@ class DecisionSpans:
         )
 
     def _links(self, row: Row[Any], before: TraceContext | None) -> tuple[TraceContext, ...]:
-        """Return the rollouts behind a cycle."""
+        """Return the contexts of the rollouts that a cycle's directive names as examples."""
         if row.directive is None:
             return ()
         quotas = Directive.model_validate(json.loads(row.directive)).quotas

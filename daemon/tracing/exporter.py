@@ -1,4 +1,4 @@
-"""The role `trace`: read the log behind the fold and send spans of its events.
+"""The role `trace`: read the log up to the fold's position and send spans of its events.
 
 It stores in HOME/tracing.json the position up to which all was sent, and sends new events together
 every few seconds. No other role waits for it: a slow or absent receiver delays this role only, and
@@ -43,7 +43,7 @@ SPAN_EVENT_TYPES: Final = frozenset(
         CallEnded, RolloutEnded, CycleEnded, JobEnded, AdapterStaged, GateDecided, RouteChanged,
     )
 )  # fmt: skip
-"""Types of the events with spans; of other events not even the head is read."""
+"""Types of the events that have spans; other events are not decoded."""
 
 _PAGE: Final = 500
 """Events read at once, and about as many as one request covers."""
@@ -193,7 +193,7 @@ class Exporter:
                 offset = self._reached[at] = start
                 continue
             page = [record for record in records if record.offset < end]
-            # A broker may have holes, even before the end.
+            # A broker's log may lack offsets, even the last ones.
             offset = page[-1].offset + 1 if page else end
             yield page, offset
 
@@ -254,7 +254,7 @@ class Exporter:
 
 
 def open_sender(app: "App") -> Sender:
-    """Return the receiver of the settings. Raise ConfigurationError without one."""
+    """Return a sender to the receiver of the settings. Raise ConfigurationError without one."""
     settings = app.settings.tracing
     if not settings.endpoint:
         raise ConfigurationError(

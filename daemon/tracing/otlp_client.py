@@ -1,6 +1,5 @@
-"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST). Requests that a receiver
-refuses for good are halved if they are too large, else dropped and counted: they would be refused
-again."""
+"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST). A request that is too
+large is halved. Any other request that the receiver refuses for good is dropped and counted."""
 
 import gzip
 import logging
@@ -34,7 +33,7 @@ class Unreachable(KintsugiError):
     def __init__(self, message: str, wait_seconds: float | None = None) -> None:
         super().__init__(message)
         self.wait_seconds = wait_seconds
-        """Seconds of the answer's Retry-After."""
+        """Seconds to wait by the answer's Retry-After header, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class SendResult:
 
 
 class Sender:
-    """A receiver with a connection to it; a context manager."""
+    """An HTTP client of one receiver; a context manager."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], compressed: bool = False) -> None:
         """Open the connection. Raise ConfigurationError if the package is missing."""
@@ -103,7 +102,7 @@ class Sender:
         return self._partial(answer, len(spans))
 
     def refusal(self) -> str | None:
-        """Return the answer to a request without spans unless it succeeds. Raise Unreachable."""
+        """Send no spans; return the receiver's refusal, None if it agrees. Raise Unreachable."""
         answer = self._post(())
         if answer.is_success:
             return None
@@ -122,9 +121,7 @@ class Sender:
     def _partial(self, answer: httpx2.Response, count: int) -> SendResult:
         kind = answer.headers.get("content-type", "")
         if not kind.startswith("application/x-protobuf"):
-            return SendResult(
-                taken=count
-            )  # It says nothing that is understood; but it has taken them.
+            return SendResult(taken=count)  # The answer is not OTLP's, but its status is a success.
         rejection = self._protobuf.parse_rejection(answer.content)
         if rejection is None:
             return SendResult(taken=count)
