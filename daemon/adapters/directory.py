@@ -288,14 +288,14 @@ class TensorData:
 
 
 _SIZE: Final = 0x7F
-"""All bits of a byte but the sign's."""
+"""Mask of all bits of a byte except the sign bit."""
 _BEYOND: Final = {
     "F64": (8, 0x40, 0xF0),
     "F32": (4, 0x47, 0x80),
     "F16": (2, 0x7C, 0x00),
     "BF16": (2, 0x47, 0x80),
 }
-"""dtype -> bytes of a number (little-endian), and the two highest bytes of 65,536."""
+"""dtype -> size of a number in bytes (little-endian), and the two highest bytes of 65,536."""
 
 
 def parse_weights(folder: Path, content: bytes) -> dict[str, TensorData]:

@@ -51,9 +51,9 @@ LIKELIEST: Final = 3
 EXACT: Final = 1e-3
 """The least tolerance: 200 times the distance in float32."""
 COARSEST: Final = 0.25
-"""The largest distance of a base from itself; a larger one means another base."""
+"""Largest distance of an engine's base answers from those computed, in nats."""
 PRECISION: Final = 3.0
-"""Tolerance as a multiple of the base's distance from itself."""
+"""Tolerance as a multiple of the distance of an engine's base answers from those computed."""
 NEARER: Final = 1.5
 """Least ratio of two distances of an answer: from any other answer, and from the expected one."""
 
@@ -84,13 +84,13 @@ class BaseMixup(NotProven):
 
 
 class Fingerprint(StrictModel):
-    """The answers of one model."""
+    """The answers of one model to the probes."""
 
     answers: tuple[tuple[Step, ...], ...]
 
 
 class Expectation(StrictModel):
-    """The answers of an adapter and its base, computed from their weights."""
+    """The answers of an adapter and its base to the probes, computed from their weights."""
 
     prompts: Prompts
     dtype: str
@@ -101,7 +101,7 @@ class Expectation(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Distances of an answer."""
+    """Distances of an engine's answers, which prove that the adapter gave them."""
 
     distance: float
     """Distance from the expected answers, in nats."""
@@ -135,7 +135,7 @@ def question(model: str, prompts: Prompts) -> dict[str, Any]:
 
 
 def parse_answer(document: Any, prompts: Prompts) -> Fingerprint:
-    """Return an engine's answer to `question`. Raises Unreadable."""
+    """Return the fingerprint in an engine's response to `question`. Raises Unreadable."""
     try:
         choices = sorted(document["choices"], key=lambda choice: int(choice["index"]))
         asked = [tuple(choice["prompt_token_ids"]) for choice in choices]

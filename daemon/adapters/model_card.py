@@ -15,7 +15,7 @@ _POINTS: Final = ("target", "overall", "slice")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An adapter beside an incumbent, on the same tasks."""
+    """Pass rates of a candidate adapter and of the incumbent on the same tasks."""
 
     incumbent: str | None
     """Name of the incumbent adapter; None if it is the base."""

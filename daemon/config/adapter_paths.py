@@ -1,8 +1,8 @@
 """Paths of adapters in events and rows, and their folders on this machine. A home may be restored
-or moved to another path, so paths in it are stored relative to it. An older event's absolute path
-into a folder named like the present one (`adapters`) means the adapter of that name in this home,
-because names of adapters are never used twice. Any other absolute path is used as it is. A job's
-program has no settings and reads the home's folders from an environment variable."""
+or moved to another path, so paths in it are stored relative to it. Older events have absolute
+paths. Such a path into a folder `adapters` means this home's adapter of that name, because names of
+adapters are never used twice. Any other absolute path is used as it is. A job's program has no
+settings and reads the home's folders from an environment variable."""
 
 import json
 import os

@@ -54,7 +54,7 @@ def list_settings() -> Iterator[SettingEntry]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the TOML file."""
+    """Return the JSON Schema of the configuration file (TOML), with the settings' meanings."""
     whole = Settings.model_json_schema()
     for model in _models(Settings):
         for name, declared in _properties(whole, model).items():
@@ -79,7 +79,7 @@ def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 @cache
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return setting -> the text below it, in its class or a base class."""
+    """Return each setting's name -> the text below it, in its class or a base class."""
     meanings: dict[str, str] = {}
     for origin in reversed(model.__mro__):
         if issubclass(origin, BaseModel) and origin.__module__.split(".")[0] in (

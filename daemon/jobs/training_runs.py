@@ -333,7 +333,7 @@ class _Look:
         return self._end("trained", conclusion.reason, ended, adopted)
 
     def _adopt(self, result: Result) -> HomeAdapter:
-        """Adopt the adapter into the home. Raises BadAdapter if it is not the learner's."""
+        """Bring the job's adapter into the home. Raises BadAdapter if the job reported another."""
         job = self._job
         role = find_kind(job.spec).role
         of = job.capability if role == "agent" else role

@@ -63,9 +63,9 @@ class PersonData:
     """Number of events of all persons that were trimmed from the log."""
     adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
-    """Number of other persons' calls that are stored as additions to calls of this person."""
+    """Number of other persons' calls whose first messages are stored in calls of this person."""
     readable_names: int = 0
-    """Sealed events of earlier versions whose head names offered tools or a client's model."""
+    """Number of sealed events with names of tools or of a client's model in the readable head."""
     tasks: list[SealedTask] = field(default_factory=list)
     """Tasks that are made of the person's sessions, sealed with the key."""
     announced: bool = False

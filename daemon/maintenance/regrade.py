@@ -42,10 +42,10 @@ MISTAKES: Final = 0.1
 are edited upstream (measured on the published airline results); usually none does."""
 
 IMPLAUSIBLE: Final = 0.001
-"""Probability below which mistakes are rejected as the explanation."""
+"""Probability below which mistakes no longer explain a file's wrong verdicts."""
 
 EMBEDDED: Final = "embedded"
-"""Split of a task that is embedded in its simulation."""
+"""Name of the split for a task that is embedded in its simulation."""
 
 _SHOWN_DIFFERENCES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
@@ -127,7 +127,7 @@ def _file(item: RolloutImport | Rejection) -> str:
 def _regrade_file(
     file: str, items: Iterable[RolloutImport | Rejection], opened: EnvironmentOpener
 ) -> list[RegradeReport]:
-    """Return one report per environment of a file; unreadable simulations are in the first."""
+    """Return one report per environment of a file; the first one lists unreadable simulations."""
     by_name: dict[str | None, RegradeReport] = {}
     rejected: list[Rejection] = []
     for item in items:

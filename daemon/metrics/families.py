@@ -58,7 +58,7 @@ class Sheet:
             family.add_metric(list(labels), float(value))
 
     def spread(self, name: str, counts: Mapping[float, int], total: float, *labels: str) -> None:
-        """Add a histogram from the count of each bucket, by upper bound, and the values' sum."""
+        """Add a histogram from upper bound -> count of that bucket alone, and the values' sum."""
         family = self._families[name]
         assert isinstance(family, HistogramMetricFamily), "declared with buckets"
         below, buckets = 0, []

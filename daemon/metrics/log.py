@@ -1,5 +1,5 @@
-"""Metrics of the log and its fold, read by the role `schedule`, so that a fold that halted, hangs
-or was never started is reported too. The log is the folded one: Kafka's, else the home's own."""
+"""Metrics of the log and its fold. The role `schedule` reads them, so they also report a fold that
+has halted, hangs or never started. The log is the folded one: Kafka's, else the home's own."""
 
 from typing import TYPE_CHECKING, Final
 

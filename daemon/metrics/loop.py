@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MOST_AGENTS: Final = 20
 
 LIVE_WINDOW: Final = timedelta(hours=24)
-"""Greatest age of judged sessions in the figures, so that these show the present."""
+"""Greatest age of judged sessions in the live metrics, so that these show the present."""
 
 STAGES: Final = ("none", *(step.value for step in Step), ENDING)
 SLOTS: Final = ("base", "promoted", "canary", "shadow")
@@ -150,7 +150,7 @@ class LoopReading:
     pairs: Sequence[Pair]
     """Agents (alias and base model) with metrics."""
     since: str
-    """Start of the last day (RFC 3339, UTC)."""
+    """Start of the last 24 hours (RFC 3339, UTC)."""
 
     @property
     def aliases(self) -> list[str]:
@@ -346,7 +346,7 @@ def _say_route_info(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> Non
 def _say_gate_rates(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow"
 ) -> None:
-    """Report the gate's pass rates, with which the slots' live rates are compared."""
+    """Report each slot's pass rate in the gate, to compare with its live pass rate."""
     answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
     rates = figures.read_measurements(connection, answering)
     slots = {_slot(table, name): rate.candidate_pass for name, rate in sorted(rates.items())}

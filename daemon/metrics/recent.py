@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """The last result of a function."""
+    """The last result of a function, kept until it is too old."""
 
     def __init__(
         self, read: "Callable[[Connection], T]", clock: Callable[[], float] = time.monotonic
@@ -23,7 +23,7 @@ class Recent(Generic[T]):
         self._last: tuple[float, T] | None = None
 
     def read(self, connection: "Connection") -> T:
-        """Return the reading, made anew if the last one is older than `KEPT_SECONDS`."""
+        """Return the function's last result, computed anew after `KEPT_SECONDS`."""
         now = self._clock()
         if self._last is None or now >= self._last[0] + KEPT_SECONDS:
             self._last = now, self._function(connection)

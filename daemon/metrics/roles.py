@@ -200,7 +200,7 @@ class Rounds:
         self._looked.set(time.time())
 
     def count_troubles(self, count: int) -> None:
-        """Count the steps of a round that could not be done."""
+        """Add `count` steps of a round that could not be done."""
         self._troubles.inc(count)
 
     def count_failures(self, parts: Sequence[str]) -> None:

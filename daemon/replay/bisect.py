@@ -1,7 +1,7 @@
 """Find the event at which two foldings (tables folded from a log) diverged between two snapshots.
 
 Two logs are read side by side from the last equal snapshot on, up to the first different event.
-With one log, it is folded again from the equal snapshot, up to the first event that writes a row
+One log is folded again from the last equal snapshot on, up to the first event that writes a row
 which differs at the next snapshot. Either way reads one interval between snapshots. If one of two
 foldings of the same log wrote a wrong row, a later event than that row's may be named.
 """
@@ -27,7 +27,7 @@ from events.log import EventLog, Record
 from migrations.upgrade import upgrade
 
 _STEP: Final = 1_000
-"""Events folded at a time until one writes a differing row."""
+"""Events folded in one step of the search for the event that writes a differing row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from events.streams import LEARNING
 
 @dataclass(frozen=True, slots=True)
 class PastCycle:
-    """A cycle that was begun."""
+    """A cycle that began in the past, and its cost."""
 
     row: CycleRow
     decided: int
@@ -32,7 +32,7 @@ class PastCycle:
 
 
 def read_past_cycles(connection: Connection) -> list[PastCycle]:
-    """Return all recorded cycles, the first one first."""
+    """Return all recorded cycles, oldest first."""
     jobs = {job.cycle: job.seconds or 0.0 for job in learning.jobs(connection)}
     begun = learning.read_cycle_offsets(connection)
     cycles: list[PastCycle] = []

@@ -63,9 +63,9 @@ class LogComparison:
     """Result of comparing two logs."""
 
     events: int = 0
-    """Events of the first log, those in segments with equal hashes included."""
+    """Number of events of the first log, also in segments with equal hashes."""
     read: int = 0
-    """Events that had to be read."""
+    """Number of events that had to be read and compared."""
     divergences: list[Divergence] = field(default_factory=list)
     """One entry per differing partition, in the order of recording."""
 
@@ -81,7 +81,7 @@ class TableComparison:
 
 
 def side(name: str, opened: ExitStack) -> Side:
-    """Open the home, log, archive or database of a name, for reading."""
+    """Open for reading the home, log, archive or database that `name` (a path or URL) names."""
     path = _path(name)
     if path is None:
         return _tables(name, None, opened)

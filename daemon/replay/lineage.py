@@ -45,7 +45,7 @@ class Box:
 
 @dataclass(slots=True)
 class Layout:
-    """Places of all boxes and columns."""
+    """A drawing: its boxes, the edges between them, and its columns."""
 
     boxes: dict[Key, Box] = field(default_factory=dict)
     edges: list[tuple[Key, Key]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Layout:
 
 
 def node_of(document: Mapping[str, Any]) -> Node:
-    """Return an explanation read from its JSON."""
+    """Return the explanation in a document of `kintsugi explain --json`."""
     below = tuple(node_of(child) for child in document["because"])
     return Node(document["node"], document["kind"], document["said"], below)
 

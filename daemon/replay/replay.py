@@ -28,7 +28,7 @@ _PREFIX = "scheduler."
 
 
 class NoTarget(KintsugiError):
-    """The database must not be filled by a replay."""
+    """The named database or file may not be the target of a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Request:
     snapshots: Path | None = None
     """Folder of the snapshots that the replay may begin at."""
     logs: tuple[str, ...] = ()
-    """Locations of the log, recorded so that it can be found later."""
+    """Paths of the log, which snapshots record so that it can be found later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ReplayResult:
     hash: str
     end: Cut
     began_at: int
-    """Events in the snapshot that the replay began at; 0 without one."""
+    """Number of events in the snapshot that the replay began with; 0 without one."""
     snapshots: int
     into: str
     """Name of the target database, without a password."""

@@ -48,7 +48,7 @@ _LIKE_PROMOTED: Final = "promoted"
 
 @dataclass(frozen=True, slots=True)
 class Would:
-    """A cycle that would have begun."""
+    """A simulated cycle: one that would have begun with other settings."""
 
     alias: str
     base: str

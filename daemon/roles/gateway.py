@@ -121,7 +121,7 @@ def _make_salt(path: Path) -> None:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats the program's own log with the redaction rules applied."""
+    """Formats lines of the program's log, and applies the redaction rules to them."""
 
     def __init__(self, redaction: Redaction) -> None:
         super().__init__("%(levelname)s:%(name)s:%(message)s")
@@ -141,7 +141,7 @@ def _log_to_stderr(redaction: Redaction) -> None:
 def serve(
     app: "App", urls: Sequence[str], host: str | None, port: int | None, make_chooser: MakeChooser
 ) -> None:
-    """Serve until told to stop. Raises ConfigurationError, LogError."""
+    """Serve the gateway until a signal stops it. Raises ConfigurationError, LogError."""
     settings = app.settings.gateway
     host = settings.host if host is None else host
     address = address_of(host)
@@ -222,7 +222,7 @@ def address_of(host: str) -> str:
 
 
 def check_reach(host: str, address: str, keys: bool) -> None:
-    """Raise ConfigurationError for an address beyond this machine without keys."""
+    """Raise ConfigurationError if other machines can reach `address` and there are no keys."""
     if keys or ip_address(address).is_loopback:
         return
     named = host if host == address else f"{host} ({address})"
@@ -233,7 +233,7 @@ def check_reach(host: str, address: str, keys: bool) -> None:
 
 
 def build_client_keys(settings: Settings) -> ClientKeys:
-    """Return the keys of the clients."""
+    """Return the clients' keys from the setting `gateway.keys`."""
     keys = [ClientKey(key.name, key.sha256, frozenset(key.scopes)) for key in settings.gateway.keys]
     return ClientKeys(keys)
 

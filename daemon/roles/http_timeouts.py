@@ -24,7 +24,7 @@ _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1
 
 
 class PatientConnection(H11Protocol):
-    """A connection; `seconds` bounds how long its client may delay it."""
+    """A client's connection; the client may delay it for `seconds` at most."""
 
     def __init__(self, *, seconds: float, **arguments: Any) -> None:
         super().__init__(**arguments)

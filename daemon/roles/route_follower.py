@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TablesBehind(KintsugiError):
-    """The tables hold less of `learning` than the routes in force."""
+    """The tables are at an earlier position of `learning` than the routes in force."""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ class Follower:
 
     def __init__(self, app: "App", routing: Routing, metrics: Metrics) -> None:
         self.gateway = new_id()
-        """Id under which it reports; a restarted gateway has another."""
+        """Id of the gateway in its reports; a restarted gateway has another id."""
         self._app = app
         self._routing = routing
         self._metrics = metrics
@@ -215,7 +215,7 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
 
 
 def read(path: Path) -> GatewayRoutes | None:
-    """Return the last routes of this home's gateways; None if there are none."""
+    """Return the routes that `write` stored in a file; None if it is missing or unreadable."""
     try:
         return _FILE.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -227,7 +227,7 @@ def read(path: Path) -> GatewayRoutes | None:
 
 
 def write(path: Path, table: GatewayRoutes) -> None:
-    """Store the routes for the next start."""
+    """Store the routes in a file for the gateway's next start."""
     try:
         replace_file(path, _FILE.dump_json(table, by_alias=True), is_private=True, is_shared=True)
     except OSError as error:

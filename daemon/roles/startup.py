@@ -53,7 +53,7 @@ class _Look:
         self.is_over = False
 
     def ask(self) -> None:
-        """Make the attempt, and store an error for the waiting thread."""
+        """Try the service, and store an error for the waiting thread."""
         try:
             with App(self._settings) as app:
                 self._see(app)

@@ -1,16 +1,16 @@
 """`kintsugi up`: runs every role of a home from one command, each in a process of its own.
 
-    engine     the embedded one, where no upstream is configured
+    engine     runs the embedded engine, if no upstream is configured
     gateway    answers the agent's calls
     consume    folds the log into the tables
-    ship       copies the home's log to Kafka, where it is configured
+    ship       copies the home's log to Kafka, if that is configured
     schedule   leads: starts cycles and advances them
-    work       sessions, jobs, adapters, canaries
+    work       closes sessions, runs jobs, stages adapters, judges canaries
     trace      sends spans, if a receiver is configured
 
-Neither broker nor database has to be there (startup.py): the gateway serves without them, and the
-others wait. A process that ends is started again, after a pause that doubles each time and is reset
-once it ran for a minute. Wrong usage (exit code 2) stops everything with an error. So does a
+Broker and database may be away (startup.py): the gateway serves without them, and the other roles
+wait. A process that ends is started again, after a pause that doubles each time and is reset after
+a run of a minute. Wrong usage (exit code 2) stops everything with an error. So does a
 foreign process on the port of the gateway or the engine: a server there must show this start's mark
 (daemon/core/start_mark.py). A process from an earlier start of this home gets time to stop. One
 supervisor runs a home at a time. On SIGTERM and SIGINT the gateway stops first, then the others,
@@ -150,7 +150,7 @@ class Supervisor:
     """Runs the processes of one home."""
 
     def __init__(self, programs: Sequence[Program], mark: str | None = None) -> None:
-        """`mark`: mark of this start (daemon/core/start_mark.py)."""
+        """Set up the processes. `mark` identifies this start (daemon/core/start_mark.py)."""
         self._programs = programs
         self._mark = new_id() if mark is None else mark
         self._running: list[_RoleProcess] = []
@@ -255,7 +255,7 @@ class Supervisor:
 
 
 _STOPS: Final = {"gateway": 0, "ship": 2, "engine": 3}
-"""Role -> order in which it is stopped; roles not named have 1."""
+"""Role -> turn in which it is stopped, lowest first; other roles have turn 1."""
 
 
 def _turn(running: _RoleProcess) -> int:

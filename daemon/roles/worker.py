@@ -69,9 +69,9 @@ class RoundResult:
     set_aside: list[str] = field(default_factory=list)
     """Class of the error of each session that became a dead letter."""
     repairs: int = 0
-    """Failed rollouts whose repair was searched."""
+    """Number of failed rollouts for which a repair was searched."""
     failed: list[str] = field(default_factory=list)
-    """Parts of the round that failed; the next round does what they left."""
+    """Parts of the round that failed; the next round does their work."""
 
 
 class Worker:
@@ -122,7 +122,7 @@ class Worker:
         self._jobs.check()
 
     def close(self) -> None:
-        """Release jobs and trials, which go on running."""
+        """Close the runners of jobs and trials, which themselves go on running."""
         self._jobs.close()
         self._trials.close()
         self._user_trials.close()

@@ -14,7 +14,7 @@ A session that cannot become a rollout stops no other one. It waits if time may 
 store or blob folder). Else `ClosingFailed` makes it a dead letter until `retry` has made the
 rollout. A rollout that cannot be folded is a dead letter of its own, and is not made again.
 
-Guarantee: ids follow from the closed data, so two processes at once, or a killed one, do the work
+Guarantee: ids follow from the closed data. So two processes at once, or a killed one, do the work
 once, and no call is in two rollouts. The rollout of a person's session is sealed; its labels stay
 in the readable head. An erased person's rollout has no messages and no task. Words of others in the
 session stay readable. Memory grows with the words. Not covered: sessions trimmed from the log.
@@ -94,11 +94,11 @@ T = TypeVar("T")
 
 SOURCE = "live"
 MOST_CALLS: Final = 10_000
-"""Most calls that one event names: their ids take a fifth of a record."""
+"""Most calls that one event names; their ids take a fifth of the largest record."""
 
 
 class NoSuchEnd(KintsugiError):
-    """The tables lack the end of a dead letter."""
+    """The tables lack the session's end that a dead letter names."""
 
 
 WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead, MemoryError)
@@ -311,7 +311,7 @@ def _idle_end(app: "App", idle: IdleSession, now: datetime) -> Entry:
 class _Session:
     end: SessionEndRow
     rows: Sequence[CallRow]
-    """Its calls."""
+    """The calls that this end closes."""
     others: Sequence[CallRow]
     """All calls of the session if `rows` continue calls of an earlier end, else none."""
 

@@ -120,7 +120,7 @@ class History:
         return self._start(row).traceparent
 
     def read_member(self, row: StoredCall) -> MemberChoice | None:
-        """Return the member of a panel that a call went to; None if its policy is no panel."""
+        """Return the panel's member that answered a call; None if its policy is no panel."""
         return self._start(row).member
 
     def _chain(self, row: StoredCall) -> list[StoredCall]:

@@ -55,7 +55,7 @@ _HEADERS: Final = {
 
 
 class Unread(KintsugiError):
-    """Nothing was read yet, and reading fails now."""
+    """The status page has no data yet, and reading them fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def _template() -> Template:
 
 
 def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
-    """Return the route GET /status. With keys, it requires one of the scope `status`, as a bearer
-    token or as a browser's password."""
+    """Return the route GET /status. If client keys are configured, a request needs one with the
+    scope `status`, as a bearer token or as a browser's password."""
     page = StatusPage(settings)
 
     async def answer(request: Request) -> Response:
@@ -140,7 +140,7 @@ def _moment(time: str | None) -> str:
 
 
 class StatusPage:
-    """The page of a home, for one event loop."""
+    """The status page of a home, for one event loop."""
 
     def __init__(self, settings: "Settings") -> None:
         self._settings = settings

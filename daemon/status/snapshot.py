@@ -238,7 +238,7 @@ def _add_wait(document: dict[str, Any], gates: "Sequence[GateWait]") -> dict[str
 
 
 def _leader(connection: "Connection") -> dict[str, Any] | None:
-    """Return the leader and its lease; null if no process leads, or the leader resigned."""
+    """Return the leader and its lease; None if no process leads, or the leader resigned."""
     from consumers import leases
     from daemon.core.leadership import LEASE
 

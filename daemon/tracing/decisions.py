@@ -46,7 +46,7 @@ class DecisionSpans:
         self._contexts = Contexts(connection, app.log)
 
     def of(self, events: Sequence[Event]) -> Iterator[Span]:
-        """Yield the spans of the events."""
+        """Yield the spans that end with these events."""
         for event in events:
             match event.data:
                 case CycleEnded(cycle=cycle):

@@ -78,7 +78,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Batch:
-    """Events of any partitions whose spans go into one request."""
+    """Events of one or more partitions, whose spans are sent together."""
 
     reached: dict[At, int] = field(default_factory=dict)
     """Offset of each partition up to which the batch has the events."""
