@@ -31,7 +31,7 @@ def export_key(settings: "Settings") -> None:
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
-    """Raise JobStartError, naming the waiting `what`, if a user model's endpoint is away."""
+    """Raise JobStartError, naming the waiting `what`, if a user's endpoint is away or refuses."""
     for user in dict.fromkeys(users):
         if not isinstance(user, EndpointUser):
             continue

@@ -1,6 +1,6 @@
 """Training metrics, from the output of running jobs (role `work`). An agent's metrics show the last
 update of its newest job until its next job has made one. The output is read without torch, so not
-by the learner's models. Guarantee: the agent is the only label, with at most `MOST_AGENTS`."""
+by the learner's models. Guarantee: the agent is the only label, and `MOST_AGENTS` bounds it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final

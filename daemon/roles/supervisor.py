@@ -10,11 +10,11 @@
 
 Broker and database may be away (startup.py): the gateway serves without them, and the other roles
 wait. A process that ends is started again, after a pause that doubles each time and is reset after
-a run of a minute. Wrong usage (exit code 2) stops everything with an error. So does a
-foreign process on the port of the gateway or the engine: a server there must show this start's mark
+a run of a minute. Wrong usage (exit code 2) stops everything with an error. So does another process
+on the port of the gateway or the engine: a server there must show this start's mark
 (daemon/core/start_mark.py). A process from an earlier start of this home gets time to stop. One
 supervisor runs a home at a time. On SIGTERM and SIGINT the gateway stops first, then the others,
-then `ship`, then the engine, each within its own grace; a `kill -9` of this process stops them as
+then `ship`, then the engine, each within its own grace. A `kill -9` of this process stops them as
 well (parent_watch.py). Training jobs go on, and the next `work` adopts them.
 """
 
