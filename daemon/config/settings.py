@@ -118,7 +118,8 @@ class KafkaSecurity(Section):
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """Protocol of the brokers' listener."""
     ca_file: WholePath | None = None
-    """PEM file of the authority that signed the brokers' certificates; the system's when unset."""
+    """PEM file of the authority that signed the brokers' certificates. Unset: the system's
+    authorities."""
     certificate_file: WholePath | None = None
     """PEM file of this client's certificate, for brokers that ask for one."""
     key_file: WholePath | None = None
@@ -135,10 +136,9 @@ class Kafka(Section):
     """How to talk to the broker that `kafka_bootstrap_servers` names."""
 
     replication_factor: int = Field(default=1, ge=1, lt=2**15)
-    """Replicas of each topic that is created; topics that exist are left as they are."""
+    """Replicas of each topic that kintsugi creates. Existing topics are not changed."""
     min_insync_replicas: int = Field(default=1, ge=1, lt=2**15)
-    """Replicas that acknowledge an event; set on topics that are created, as
-    `replication_factor`."""
+    """Replicas that must acknowledge an event. Existing topics keep their number."""
     security: KafkaSecurity = KafkaSecurity()
 
 
@@ -146,7 +146,8 @@ class Log(Section):
     """The embedded log."""
 
     durability: Literal["power", "process"] = "power"
-    """`power`: an acknowledged event survives a power cut; `process`: a killed process."""
+    """`power`: an acknowledged event survives a power cut. `process`: it survives the death of any
+    process."""
 
 
 WinnableKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}/.+$", max_length=256)]
@@ -156,10 +157,10 @@ class Environments(Section):
     """Where environments of your own are."""
 
     paths: Annotated[tuple[WholePath, ...], NoDecode] = ()
-    """Python files, and folders of them. Finding their environments means running them."""
+    """Python files, or folders of them, that define environments. kintsugi runs these files."""
     allow_winnable: tuple[WinnableKind, ...] = ()
-    """Kinds of your own environments, as `ENVIRONMENT/KIND`, that jobs and gates use although a
-    cheater wins them (`kintsugi doctor` names these)."""
+    """Kinds of task, as `ENVIRONMENT/KIND`, that jobs and gates use although a cheater wins them.
+    `kintsugi doctor` names such kinds."""
 
     @field_validator("paths", mode="before")
     @classmethod
@@ -200,14 +201,14 @@ class Gateway(Section):
     """The gateway beside the agent."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; any but a loopback address needs keys."""
+    """Address to listen on. An address other than loopback needs keys."""
     port: int = Field(default=8080, ge=0, lt=65536)
-    """Port to listen on; 0 takes any that is free."""
+    """Port to listen on; 0: any free port."""
     alias: str = Field(default="agent", min_length=1, max_length=128)
-    """Alias that the gateway's calls are counted under."""
+    """Alias of the agent whose calls the gateway records."""
     capture: Literal["best_effort", "required"] = "best_effort"
-    """Treatment of a call that the disk refuses: `best_effort` answers it and says that it was
-    not recorded, `required` refuses it."""
+    """Treatment of a call that cannot be written to disk. `best_effort`: it is answered, and the
+    answer says that it was not recorded. `required`: it is refused."""
     keys: tuple[Key, ...] = ()
     """Keys of clients, as `kintsugi key` prints them."""
     timeout_seconds: float = Field(default=600.0, gt=0)
@@ -217,15 +218,15 @@ class Gateway(Section):
     max_body_bytes: int = Field(default=32 << 20, ge=1024)
     """Largest body of a request, in bytes."""
     client_seconds: float = Field(default=60.0, gt=0)
-    """Seconds that a client may take to send a request, and to read some of the data that waits for
+    """Seconds in which a client must send a whole request, or read some of the data that waits for
     it."""
     feedback_per_minute: int = Field(default=600, ge=1)
-    """Requests to `/v1/feedback` per key."""
+    """Most requests to `/v1/feedback` per key and minute."""
     control_tokens: ControlTokens = "count"
-    """The handling of a call with a message that spells a control token: `count` answers it,
-    `refuse` refuses it with 400."""
+    """Treatment of a call with a message that spells a control token. `count`: it is answered and
+    counted. `refuse`: it is refused with status 400."""
     control_strings: tuple[str, ...] = Field(default=tuple(FAMILIES), max_length=256)
-    """Control tokens that are looked for in messages: families of models by name, and strings."""
+    """Control tokens to search messages for: names of model families, and strings."""
 
     @field_validator("control_strings")
     @classmethod
@@ -242,51 +243,50 @@ class Lessons(Section):
     """Practice in repairing a call that failed."""
 
     visible: bool = False
-    """Whether clients of the gateway get an agent's reflections, `<reflect>...</reflect>`, with its
-    answers. The log has them either way."""
+    """Whether answers to clients contain the agent's reflections, `<reflect>...</reflect>`. The log
+    always contains them."""
 
 
 class Serving(Section):
     """Adapters in the engines."""
 
     adapters: WholePath | None = None
-    """Folder that holds them; `adapters` in HOME when unset."""
+    """Folder of the adapters. Unset: `adapters` in HOME."""
     gateway_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Seconds without a sign of life after which a gateway counts as gone and is not waited for."""
+    """Seconds without a report after which a gateway counts as gone. Nothing waits for it then."""
     max_session_age_seconds: float = Field(default=14400.0, gt=0)
     """Age in seconds from which a session that holds a retired adapter is moved."""
     missing: Literal["base", "refuse"] = "base"
-    """Treatment of a call whose adapter no engine has. `base`: another policy of its route
-    answers, in the end the base; `refuse`: the call is refused."""
+    """Treatment of a call whose adapter no engine has. `base`: another policy of the route
+    answers, and the base if there is none. `refuse`: the call is refused."""
     router_ms: int = Field(default=150, ge=1)
-    """Milliseconds that the first call of a session waits for the router of a panel; or twice the
-    engine's median time to the first token, where that is longer. After that the base answers."""
+    """Milliseconds that the first call of a session waits for a panel's router. On a slow engine it
+    waits twice the engine's median time to the first token. After that the base answers."""
     router_most_ms: int = Field(default=2000, ge=1)
-    """Milliseconds that a call waits for a router at most because its engine is slow; a longer
-    `router_ms` counts all the same."""
+    """Most milliseconds that a call waits for a router on a slow engine. A longer `router_ms`
+    overrides it."""
     reroute: bool = False
-    """Whether a router that was in doubt about a session, failed or was late is asked once more
-    when its user speaks again. A session with a member is never moved."""
+    """Whether a router that was in doubt, failed or was late is asked once more when the user
+    speaks again. A session that has a member keeps it."""
     grace_seconds: float = Field(default=3600.0, ge=0)
     """Seconds between unloading an adapter and deleting its files."""
     kept_versions: int = Field(default=3, ge=0)
-    """Number of versions per alias, among those that answered before, whose files are kept for a
-    rollback."""
+    """Former policy versions of each alias whose files are kept for a rollback."""
 
 
 class Canary(Section):
     """An adapter that passed its gate, on a part of the sessions."""
 
     shares: tuple[float, ...] = (0.05, 0.25)
-    """Shares of the sessions that it gets, step by step; the incumbent keeps the rest until live
-    traffic has decided."""
+    """Shares of the sessions that a canary answers, one after the other. The incumbent answers the
+    rest."""
     risk_ratio: float = Field(default=1.25, gt=1)
-    """How many times as often as the incumbent it may fail and still be promoted."""
+    """Largest ratio of a canary's failure rate to the incumbent's with which it is promoted."""
     max_age_seconds: float = Field(default=86400.0, gt=0)
-    """Seconds without a decision after which a canary ends."""
+    """Seconds after which a canary without a decision ends."""
     holdout: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of an agent's sessions that its base answers whatever is promoted, to measure what was
-    won since the first promotion; 0 for none."""
+    """Share of an agent's sessions that the base always answers, to measure the gain since the
+    first promotion; 0: none."""
 
     @field_validator("holdout")
     @classmethod
@@ -315,16 +315,16 @@ class Trial(Section):
     """How a candidate and the incumbent are compared before the gate decides."""
 
     gain: float = Field(default=0.1, gt=0, lt=1)
-    """Gain of pass^1 on the target that is to be found with a power of 80 %."""
+    """Gain of pass^1 on the target that the trial must find with a power of 80 %."""
     trials: int = Field(default=4, ge=1, le=100)
     """Attempts at each task, by the candidate and by the incumbent."""
     pilot_tasks: int = Field(default=24, ge=2, le=1_000_000)
-    """Tasks of each kind that the incumbent plays first; their spread determines how many are
-    needed."""
+    """Tasks of each kind that the incumbent plays first. Their variance determines the number of
+    tasks."""
     least_tasks: int = Field(default=64, ge=1, le=1_000_000)
     """Fewest tasks of each kind."""
     most_tasks: int = Field(default=512, ge=1, le=1_000_000)
-    """Most tasks of each kind; a gain that they do not show counts as none."""
+    """Most tasks of each kind. A condition that they do not show counts as not met."""
     temperature: float = Field(default=1.0, ge=0, le=100)
     """Temperature at which tokens are sampled."""
     max_tokens: int = Field(default=512, ge=1, le=2**24)
@@ -334,7 +334,7 @@ class Trial(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the models' weights."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Processor threads; torch decides when unset."""
+    """CPU threads. Unset: torch decides."""
 
 
 class Rule(Section):
@@ -401,15 +401,15 @@ class Engine(Section):
     """The embedded engine that `kintsugi up` starts where no upstream is configured."""
 
     model: WholePath | None = None
-    """Folder of the model that it serves; the first agent's checkpoint when unset."""
+    """Folder of the model to serve. Unset: the first checkpoint of an agent."""
     name: str | None = None
-    """Name of the model; its folder's name when unset."""
+    """Name of the model. Unset: its folder's name."""
     port: int = Field(default=8001, ge=1, lt=65536)
-    """Port to listen on, on this machine alone."""
+    """Port on the loopback address."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Processor threads; torch decides when unset."""
+    """CPU threads. Unset: torch decides."""
     slots: int = Field(default=64, ge=1, le=65_536)
-    """Answers generated at the same time; further ones wait. Each slot has its part of the
+    """Most answers generated at the same time; further calls wait. Each slot has its part of the
     cache."""
 
 
@@ -419,27 +419,27 @@ class Scheduler(Section):
     min_rollouts: int = Field(default=200, ge=1)
     """Number of new rollouts that makes a cycle due."""
     min_priority: float = Field(default=1.0, gt=0)
-    """Sum of the priorities of all unresolved patterns that makes a cycle due."""
+    """Sum of the priorities of an agent's unresolved patterns that makes a cycle due."""
     max_age_seconds: float = Field(default=604800.0, gt=0)
-    """Seconds since the last cycle after which one is due whatever happened."""
+    """Seconds after the start of the last cycle at which the next one is due in any case."""
     cron: str = ""
-    """Points in time, UTC, at which a cycle is due, in the five fields of crontab(5) or as
-    `@daily`; empty: none. 0 and 7 are Sunday. Where a day of the month is given too, either of them
-    counts."""
+    """Times, in UTC, at which a cycle is due: the five fields of crontab(5), or a word such as
+    `@daily`; empty: none. 0 and 7 are Sunday. If a day of the month and a day of the week are
+    given, either counts."""
     cron_days: Literal["unconfirmed", "crontab"] = "unconfirmed"
-    """`crontab` confirms that the days of `cron` are meant as crontab(5) reads them. Until then,
-    `config check` and `doctor` name a schedule whose days an earlier version read otherwise."""
+    """`crontab` confirms that `cron` means days as crontab(5) does. `unconfirmed`: `config check`
+    and `doctor` warn of a schedule whose days an earlier version read differently."""
     min_failures: int = Field(default=8, ge=1)
-    """Fewest new failures with which a cycle is started, unless a person starts it."""
+    """Fewest new failures for a cycle that no person asked for."""
     cooldown_seconds: float = Field(default=600.0, ge=0)
-    """Seconds after the end of a cycle before the next one may start."""
+    """Seconds between the end of a cycle and the next one, unless a person asks for it."""
     backoff: float = Field(default=2.0, ge=1, le=100)
-    """Factor by which the cool-down and the counts grow with each successive cycle that changed
-    nothing."""
+    """Factor by which each cycle in a row that changed nothing multiplies `cooldown_seconds`,
+    `min_failures` and `min_rollouts`. At most four such cycles count."""
     budget_minutes: float = Field(default=480.0, gt=0)
-    """Minutes of training jobs per day (UTC)."""
+    """Minutes of training jobs per day (UTC) after which no cycle begins."""
     tick_seconds: float = Field(default=5.0, gt=0)
-    """Seconds between two checks."""
+    """Seconds between two checks by the leader."""
 
     @field_validator("cron")
     @classmethod
@@ -457,30 +457,30 @@ class Ray(Section):
     address: str = "http://127.0.0.1:8265"
     """URL of the cluster's dashboard."""
     token: SecretStr | None = None
-    """Token, where the cluster asks for one."""
+    """Token for a cluster that requires one. A secret."""
     python: str = "python"
-    """Python interpreter with kintsugi[train] on the cluster's machines."""
+    """Python interpreter with kintsugi[train] on the machines of the cluster."""
     cpus: float = Field(default=1.0, gt=0)
-    """Processors that a job reserves on the cluster."""
+    """CPUs that a job reserves on the cluster."""
     gpus: float = Field(default=0.0, ge=0)
-    """GPUs that a job reserves on the cluster."""
+    """GPUs that a job reserves on the cluster; a fraction shares one."""
 
 
 class Jobs(Section):
     """Training runs and trials of candidates."""
 
     runner: Literal["local", "ray"] = "local"
-    """Processes of this machine, or jobs of a Ray cluster that has the home's file system."""
+    """Place where training runs and trials run. `local`: processes on this machine; `ray`: a Ray
+    cluster whose machines have the home under the same path."""
     ray: Ray = Ray()
     slots: int = Field(default=1, ge=1, le=1024)
-    """Training runs that may run at the same time, and as many trials."""
+    """Most training runs at the same time, and most trials at the same time."""
     attempts: int = Field(default=3, ge=1)
-    """Number of successive attempts, each cut short without a rollout, after which a job has
-    failed."""
+    """Number of successive attempts without a rollout after which an interrupted job has failed."""
     heartbeat_seconds: float = Field(default=120.0, gt=0)
-    """Seconds without a sign of life after which a job is stopped and tried again."""
+    """Seconds without output after which a job is stopped and tried again."""
     minutes: float = Field(default=120.0, gt=0)
-    """Minutes after which a job is stopped for good."""
+    """Minutes, over all attempts, after which a job is stopped and has failed."""
 
     @property
     def hands_keys(self) -> bool:
@@ -494,8 +494,9 @@ class Training(Section):
     rollouts: int = Field(default=3072, ge=1)
     """Most rollouts of a job."""
     rounds: int = Field(default=1, ge=1)
-    """Equal parts of these, at most one a batch. After each but the last the job diagnoses its own
-    rollouts, writes up to `proposer.tasks` tasks for what they show, and shifts its pools."""
+    """Equal parts of `rollouts`, each at least one batch. After each part except the last, the job
+    diagnoses its own rollouts, writes up to `proposer.tasks` tasks for the failures, and changes
+    its pools."""
     groups: int = Field(default=8, ge=1)
     """Tasks per update."""
     size: int = Field(default=8, ge=2)
@@ -505,47 +506,48 @@ class Training(Section):
     max_tokens: int = Field(default=512, ge=1)
     """Most tokens of one answer."""
     momentum: float = Field(default=0.8, ge=0, lt=1)
-    """Momentum of the moving averages of pass rates that the pools' shares follow."""
+    """Weight of the old value in a pool's moving pass rate, which its share follows."""
     algorithm: str = ""
-    """A published algorithm by its name (docs/learner.md); empty: `sentinel` with a stronger
-    penalty for leaving the policy that training began with."""
+    """Name of a published algorithm (docs/learner.md). Empty: `sentinel` with a stronger penalty
+    for leaving the initial policy."""
     recipe: Literal["own", "published"] = "own"
-    """Source of `groups`, `size`, `lr` and of rank, scale and layers of adapters. `own`: these
-    settings; `published`: the release of the algorithm that `algorithm` names (`trace_paper` has
-    one: 4 tasks, 16 rollouts each, 1e-5, rank and alpha 16 on the attention's four layers)."""
+    """Source of `groups`, `size`, `lr` and of the rank, scale and layers of adapters. `own`: these
+    settings; `published`: the release of `algorithm` (`trace_paper`: 4 tasks, 16 rollouts each,
+    1e-5, rank and alpha 16 on the four attention layers)."""
     kl: float = Field(default=0.1, ge=0)
-    """Weight of that penalty; a named algorithm has its own."""
+    """Weight of the penalty for leaving the initial policy. A named `algorithm` has its own."""
     lr: float | None = Field(default=None, gt=0)
-    """Learning rate; unset: by the base's number of parameters, 2e-3 below 10 M, 1e-5 at 4 B
+    """Learning rate. Unset: by the base's number of parameters, 2e-3 below 10 M, 1e-5 at 4 B
     (docs/learner.md)."""
     lora_rank: int = Field(default=16, ge=1, le=512)
-    """Rank of adapters; engines must be started with at least this rank."""
+    """Rank of adapters. Engines must be started with at least this rank."""
     lora_alpha: float = Field(default=32.0, gt=0)
-    """Scale of an adapter: its change of the base is multiplied by this over its rank."""
+    """Scale of adapters: an adapter's change of the base is multiplied by alpha / rank."""
     probe_groups: int = Field(default=8, ge=1)
-    """Groups of each pool that are played to find out whether it can be learnt from."""
+    """First groups of each pool, except replay, that show whether training on it can help."""
     probe_below: float = Field(default=0.2, ge=0, le=1)
-    """Share of groups with both verdicts below which a pool cannot be learnt from."""
+    """Share of those groups with both passes and failures; training on a pool below it cannot
+    help without a warm start."""
     warm_start: Literal["off", "auto", "always"] = "off"
-    """Whether training starts with the environment's oracle. `off`: never; `auto`: where nothing
-    can be learnt without it; `always`: always."""
+    """Whether a job first trains on successes of the environment's oracle and the agent. `off`:
+    never; `auto`: for pools below `probe_below`; `always`: for all pools."""
     warm_start_lr: float | None = Field(default=None, gt=0)
-    """Learning rate of a warm start; unset: by the base's number of parameters, 4e-3 below 10 M,
+    """Learning rate of a warm start. Unset: by the base's number of parameters, 4e-3 below 10 M,
     1e-4 at 1 B (docs/learner.md)."""
     warm_start_epochs: int | None = Field(default=None, ge=1)
-    """Epochs of a warm start; unset: by the base's number of parameters, 4 below 10 M, 2 from
+    """Epochs of a warm start. Unset: by the base's number of parameters, 4 below 10 M, 2 from
     1 B on."""
     references: int = Field(default=32, ge=1)
-    """Most tasks of each pattern for which the oracle is shown in a warm start, never more than
-    half of them; replay shows as many in all."""
+    """Most tasks of each target pool that a warm start shows, never more than half of the pool. The
+    replay pools together show as many as the target pools."""
     references_most: float = Field(default=0.5, gt=0, lt=1)
-    """Most of a job's rollouts that references take together, replay's included; one batch is
+    """Largest share of `rollouts` that all these references take, replay included. One batch is
     always left."""
     source: Literal["in_process", "vllm", "endpoint"] = "in_process"
-    """Server of the rollouts: the job itself, a vLLM that it starts, or the server that `endpoint`
-    names."""
+    """Engine that plays the rollouts. `in_process`: the job itself; `vllm`: a vLLM that the job
+    starts; `endpoint`: the engine at `endpoint`."""
     endpoint: str = Field(default="", pattern="^(https?://.+/v1)?$")
-    """URL of an engine that also serves, ending in `/v1`; it must see the folder of jobs."""
+    """URL, ending in `/v1`, of an engine that also serves. It must see the folder of jobs."""
     requests_per_second: float = Field(default=4.0, gt=0)
     """Most requests per second to `endpoint`."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -553,7 +555,7 @@ class Training(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the base's weights in a job."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Processor threads; unset: torch decides, and an adapter's sha256 is not reproducible."""
+    """CPU threads of a job. Unset: torch decides, and an adapter's sha256 is not reproducible."""
 
     @field_validator("algorithm")
     @classmethod
@@ -595,7 +597,7 @@ class Model(Section):
     """A model at an OpenAI-compatible endpoint."""
 
     url: str = Field(default="", pattern="^(https?://.+)?$")
-    """URL of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
+    """URL of an OpenAI-compatible endpoint, ending in `/v1`; empty: no model is asked."""
     model: str = Field(default="default", min_length=1, max_length=128)
     """Name of the model at that endpoint."""
     api_key: SecretStr | None = None
@@ -612,29 +614,30 @@ class ProposerModel(Model):
     """A model that writes plans and tasks."""
 
     max_tokens: int = Field(default=4_000_000, ge=1)
-    """Most tokens per cycle, read and written, by a high estimate: 32 tasks of three tries each,
-    and 64 plans, take about that."""
+    """Most tokens per cycle, read and written, by a high estimate. The default is enough for 32
+    tasks of three tries each and 64 plans."""
     minutes: float = Field(default=240.0, gt=0)
-    """Most minutes per cycle that its answers are waited for; after that, templates and rules write
-    the rest of the cycle. Until then the role `schedule` waits for it."""
+    """Most minutes per cycle that the role `schedule` waits for this model. After that, templates
+    and rules write the rest of the cycle's tasks."""
 
 
 class UserModel(Model):
     """A model that plays the user."""
 
     max_tokens: int = Field(default=1_000_000_000, ge=1)
-    """Most tokens, read and written, of the probes of a cycle, of each job and of each look of a
-    gate, by a high estimate: about 25,000 conversations of ten turns."""
+    """Most tokens, read and written, by a high estimate: for the probes of a cycle, for each job
+    and for each look of a gate. The default is enough for about 25,000 conversations of ten
+    turns."""
     minutes: float = Field(default=240.0, gt=0)
-    """Most minutes per cycle that its probes take; after that, tasks that cannot be probed are
-    rejected. Jobs and gates have limits of their own."""
+    """Most minutes for the probes of a cycle. After that, tasks without a probe are rejected. Jobs
+    and gates have limits of their own."""
     temperature: float = Field(default=0.7, ge=0, le=2)
     """Temperature at which the user's lines are sampled."""
     line_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one line, calls included."""
+    """Most tokens of one line, including its calls."""
     candidates: int = Field(default=1, ge=1, le=16)
-    """Lines that are sampled for each turn. What breaks a rule for a user's line is dropped, and of
-    the rest the model names the best; where it names none, the first is taken."""
+    """Lines that are sampled for each turn. Lines that break a rule for users are dropped, and the
+    model names the best of the rest. If it names none, the first is used."""
 
 
 class Models(Section):
@@ -649,26 +652,27 @@ class Proposer(Section):
     """The writer of tasks for failure patterns."""
 
     tasks: int = Field(default=32, ge=1, le=100_000)
-    """Most tasks per cycle."""
+    """Most tasks that are written per cycle."""
     explore: float = Field(default=0.75, ge=0, le=1)
-    """Share of them that are fresh tasks like the failed ones; the others are the failed ones in
-    other words."""
+    """Share of these tasks that are fresh tasks similar to the failed ones. The others are the
+    failed tasks in other words."""
     targeted_step: float = Field(default=0.1, gt=0, le=1)
-    """Share of a job's tasks that are written ones, per cycle so far, up to `targeted_most`."""
+    """Share of written tasks in an agent's first job. It grows by this step with each cycle, up to
+    `targeted_most`."""
     targeted_most: float = Field(default=0.5, gt=0, le=1)
-    """Largest share of a job's tasks that are written ones; the others are of the agent's
-    traffic."""
+    """Largest share of written tasks in a job. The other tasks are from the agent's traffic."""
     replay: float = Field(default=0.05, ge=0, lt=1)
-    """Share of written tasks that are already passed."""
+    """Share of a job's tasks that are written tasks without need: the agent passes them, or their
+    pattern has no priority."""
     siblings: float = Field(default=0.5, ge=0, le=1)
-    """Share of siblings in what is left for the traffic: tasks like the passed ones that ask in
-    nearly the words of failed ones, which training on these would damage first."""
+    """Share of siblings in the traffic's part of a job. Siblings are similar to passed tasks whose
+    requests use nearly the words of failed ones; training damages such tasks first."""
     operator: float = Field(default=0.1, ge=0, lt=1)
-    """Share of a job's tasks that are those which an operator added for no failure pattern, as long
-    as some of them are not passed."""
+    """Share of a job's tasks that an operator added without a failure pattern. It applies while
+    some of them are not passed."""
     probe: bool = True
     """Whether the current policy plays each written task eight times, at an engine that the
-    scheduler knows: tasks that it always or never passes teach little."""
+    scheduler knows. Tasks that it always or never passes teach little."""
 
 
 NO_HEAD_REMEDY: Final = (
@@ -681,54 +685,56 @@ class Improve(Section):
     """Settings of what a cycle practises beside tasks like the failed ones."""
 
     lessons: Literal["off", "auto"] = "off"
-    """Practice in repairing a call that a tool refused. `auto`: a cycle writes lessons for the
-    failure patterns that stand on refused calls, its job draws them, and the gate plays tasks that
-    begin behind one (docs/lessons.md)."""
+    """Training to repair a call that a tool refused. `auto`: a cycle writes lessons for failure
+    patterns with refused calls, its job draws them, and the gate plays tasks that begin after a
+    refused call (docs/lessons.md)."""
     skills: Literal["off", "watch", "panel"] = "off"
-    """Skills that failures lack and successes have. `watch`: a cycle compares them and names what
-    the agent lacks (docs/skills.md). `panel`: a cycle trains an adapter for each of them, too, and
-    has those that pass answer together."""
+    """Skills that successes show and failures lack (docs/skills.md). `watch`: a cycle compares
+    failures with successes and names these skills. `panel`: a cycle also trains an adapter for each
+    of them; the adapters that pass answer together."""
     skills_rounds: Annotated[int, Field(ge=1)] = 4
-    """Rounds with judged rollouts of an agent, after which a cycle compares. It reads all rounds
-    since the last comparison; let them hold a hundred rollouts or more."""
+    """Rounds with judged rollouts of an agent after which a cycle compares again. It reads all
+    rounds since the last comparison, which should hold at least a hundred rollouts."""
     skills_jobs: Annotated[int, Field(ge=1)] = 4
-    """Most skills that one cycle trains for: those with the largest contrast."""
+    """Most skills that one cycle trains for. It takes those with the largest contrast."""
     skills_router: Literal["labels", "trained", "head"] = "trained"
-    """Chooser of the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
-    an adapter that a job of the cycle trains on that prompt; `head`: a linear head on the base's
-    last hidden state of the session's own prompt, which such a job fits in seconds."""
+    """Router of a panel. `labels`: the base, by a prompt; `trained`: an adapter that a job of the
+    cycle trains on that prompt; `head`: a linear head on the base's last hidden state of the
+    session's own prompt, which such a job fits in seconds."""
     skills_labels: Literal["rules", "analyzer"] = "rules"
-    """Labeller, which names candidates and labels rollouts. `analyzer`: the model that
-    `models.analyzer` names, ten times each rollout; a person's rollouts are not sent."""
+    """Labeller that names candidate skills and labels rollouts. `rules`: fixed rules; `analyzer`:
+    the model of `models.analyzer`, which labels each rollout ten times. Rollouts of persons are
+    not sent to it."""
     skills_rollouts: Annotated[int, Field(ge=1)] = 128
-    """Most rollouts that an analyzer labels: the newest failures and the newest successes, half of
-    each where there are enough."""
+    """Most rollouts that the analyzer labels. Half are the newest failures and half the newest
+    successes, if there are enough of each."""
     skills_tokens: Annotated[int, Field(ge=1)] = 8_000_000
-    """Most tokens of one comparison by an analyzer, read and written, by a high estimate."""
+    """Most tokens, read and written, of one comparison by the analyzer, by a high estimate."""
     skills_minutes: Annotated[float, Field(gt=0)] = 60.0
-    """Minutes after which a comparison by an analyzer is given up, and the cycle goes on without:
-    until then the role `schedule` waits for it."""
+    """Most minutes that the role `schedule` waits for a comparison by the analyzer. After that, the
+    cycle continues without it."""
     synthesis: Literal["off", "auto", "always"] = "off"
-    """Tasks that are written by plans, which are revised by what went wrong. `auto`: for a failure
-    pattern of which the checks rejected half or more of the tasks that the cycle before wrote;
-    `always`: for every pattern (docs/proposing.md)."""
+    """Whether plans write tasks; failures revise the plans (docs/proposing.md). `auto`: for a
+    failure pattern if the checks rejected at least half of the tasks that the previous cycle wrote
+    for it; `always`: for every pattern."""
     synthesis_plans: Annotated[int, Field(ge=1, le=64)] = 64
-    """Most plans of a set. Each knows the earlier ones, so that their tasks differ."""
+    """Most plans of a set. Each plan is written with the earlier ones in view, so that their tasks
+    differ."""
     synthesis_rounds: Annotated[int, Field(ge=0, le=3)] = 3
-    """Most rounds in which the plans of a set are revised by their failures; 0: none."""
+    """Most rounds in which failures revise the plans of a set; 0: no revision."""
     users: Literal["script", "model", "trained"] = "script"
-    """Player of the users of simulated dialogues: in jobs, in probes and in gates, for both sides
-    alike. `script`: the environment's own user; `model`: the model of `models.user`; `trained`: an
-    adapter that a job trains on accepted dialogues and that answers no client. It plays once it has
-    passed its gate; until then the script does (docs/users.md)."""
+    """Player of the users in simulated dialogues: in jobs, in probes, and in gates for candidate
+    and incumbent alike (docs/users.md). `script`: the environment's own user; `model`: the model
+    of `models.user`; `trained`: an adapter that a job trains on accepted dialogues and that answers
+    no client. Until it has passed its gate, the script plays."""
     users_dialogues: Annotated[int, Field(ge=1, le=16_384)] | None = None
-    """Most dialogues that a job learns to play users from: recorded ones, the newest first, then
+    """Most dialogues from which a job learns to play users: recorded ones, the newest first, then
     those of the environment's oracle. Unset: by the size of the base, 8192 up to 10 M parameters,
-    512 from 1 B on, and twice as many where it trains on in all manners. 16384 at most: a request
-    names each."""
+    512 from 1 B on, and twice as many if it continues an adapter in all manners. At most 16384,
+    because a request names each."""
     users_candidates: Annotated[int, Field(ge=1, le=16)] = 1
-    """Lines that an adapter which plays users writes for each line, to choose the best from: its
-    likeliest one, which counts where it names none, and drawn ones."""
+    """Candidates from which an adapter that plays users chooses each line: the most likely line,
+    and sampled ones. If it names none, the most likely line is used."""
 
     @property
     def trains_chooser(self) -> bool:
@@ -755,13 +761,14 @@ class Tracing(Section):
     """The receiver to which `kintsugi trace` sends spans."""
 
     endpoint: str = Field(default="", pattern="^(https?://.+)?$")
-    """URL to which OTLP is posted, its path included (`/v1/traces`); empty: nothing is sent."""
+    """URL, with its path (`/v1/traces`), to which spans are posted as OTLP; empty: no span is
+    sent."""
     headers: dict[str, SecretStr] = {}
-    """HTTP headers sent with the spans, such as a key or a project."""
+    """HTTP headers that are sent with the spans, such as a key or a project. Secret."""
     compression: Literal["none", "gzip"] = "none"
-    """Compression of the spans on the wire."""
+    """Compression of the requests with spans. The receiver must support `gzip`."""
     content: bool = False
-    """Whether the texts of conversations are sent too."""
+    """Whether spans contain the texts of calls."""
 
 
 class Privacy(Section):
@@ -770,7 +777,7 @@ class Privacy(Section):
     seal: bool = True
     """Whether a person's texts are encrypted with a key of that person."""
     keys_url: SecretStr | None = None
-    """Database of the keys; SQLite in HOME when unset. Secret because it may hold a password."""
+    """Database of these keys. Unset: SQLite in HOME. Secret because it may hold a password."""
 
     @field_validator("keys_url", mode="before")
     @classmethod
@@ -792,11 +799,11 @@ class Settings(BaseSettings):
     home: WholePath = Path("~/.local/share/kintsugi")
     """Folder for the embedded log, database, blobs, adapters and reports."""
     database_url: SecretStr | None = None
-    """Projection database; SQLite in HOME when unset. Secret because it may hold a password."""
+    """Projection database. Unset: SQLite in HOME. Secret because it may hold a password."""
     kafka_bootstrap_servers: str = ""
-    """Kafka brokers; empty: the embedded log only."""
+    """Kafka brokers, as `host:port,host:port`; empty: only the embedded log is used."""
     benchmarks: WholePath | None = None
-    """Folder of real benchmark data."""
+    """Folder of real benchmark data, which environments need for their real tasks."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
     """Engines behind the gateway."""
