@@ -665,8 +665,8 @@ class Proposer(Section):
     """Share of a job's tasks that are written tasks without need: the agent passes them, or their
     pattern has no priority."""
     siblings: float = Field(default=0.5, ge=0, le=1)
-    """Share of siblings in the traffic's part of a job. Siblings are similar to passed tasks whose
-    requests use nearly the words of failed ones; training damages such tasks first."""
+    """Share of siblings in the traffic's part of a job. Siblings ask for something else in nearly
+    the words of failed tasks; training damages them first."""
     operator: float = Field(default=0.1, ge=0, lt=1)
     """Share of a job's tasks that an operator added without a failure pattern. It applies while
     some of them are not passed."""
