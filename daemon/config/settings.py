@@ -421,7 +421,7 @@ class Scheduler(Section):
     min_priority: float = Field(default=1.0, gt=0)
     """Sum of the priorities of an agent's unresolved patterns that makes a cycle due."""
     max_age_seconds: float = Field(default=604800.0, gt=0)
-    """Seconds after the start of the last cycle at which the next one is due in any case."""
+    """Seconds after the start of the last cycle that make the next one due."""
     cron: str = ""
     """Times, in UTC, at which a cycle is due: the five fields of crontab(5), or a word such as
     `@daily`; empty: none. 0 and 7 are Sunday. If a day of the month and a day of the week are
@@ -657,7 +657,7 @@ class Proposer(Section):
     """Share of these tasks that are fresh tasks similar to the failed ones. The others are the
     failed tasks in other words."""
     targeted_step: float = Field(default=0.1, gt=0, le=1)
-    """Share of written tasks in an agent's first job. It grows by this step with each cycle, up to
+    """Share of written tasks in the job of an agent's first cycle. Each cycle adds as much, up to
     `targeted_most`."""
     targeted_most: float = Field(default=0.5, gt=0, le=1)
     """Largest share of written tasks in a job. The other tasks are from the agent's traffic."""
@@ -718,7 +718,7 @@ class Improve(Section):
     failure pattern if the checks rejected at least half of the tasks that the previous cycle wrote
     for it; `always`: for every pattern."""
     synthesis_plans: Annotated[int, Field(ge=1, le=64)] = 64
-    """Most plans of a set. Each plan is written with the earlier ones in view, so that their tasks
+    """Most plans of a set. The writer of a plan sees the earlier ones, so that their tasks
     differ."""
     synthesis_rounds: Annotated[int, Field(ge=0, le=3)] = 3
     """Most rounds in which failures revise the plans of a set; 0: no revision."""
