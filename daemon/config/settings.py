@@ -421,7 +421,7 @@ class Scheduler(Section):
     min_priority: float = Field(default=1.0, gt=0)
     """Sum of the priorities of an agent's unresolved patterns that makes a cycle due."""
     max_age_seconds: float = Field(default=604800.0, gt=0)
-    """Seconds after the start of the last cycle that make the next one due."""
+    """Age of the last cycle, in seconds since its start, that makes the next one due."""
     cron: str = ""
     """Times, in UTC, at which a cycle is due: the five fields of crontab(5), or a word such as
     `@daily`; empty: none. 0 and 7 are Sunday. If a day of the month and a day of the week are
