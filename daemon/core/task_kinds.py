@@ -1,10 +1,10 @@
-"""Finds the kinds of task that the agents' environments write and that jobs train on. They decide
-which failures a cycle can follow (consumers/diagnosis/task_kinds.py).
+"""Find the kinds of task that the agents' environments can write and that jobs train on. A cycle
+works only on failures of these kinds (consumers/diagnosis/task_kinds.py).
 
     find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
 
-A process opens an environment once, and again after a change of a file that may define it. A failed
-one is opened again at each call.
+A process opens each environment once, and again after a change of a file that may define it. If it
+could not be opened, the next call tries again.
 """
 
 import logging
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment (name or path) writes and jobs train on; None if it
-    cannot be opened: then every failure counts, and the cycle that opens it ends with the cause."""
+    """Return the kinds that an environment (name or path) writes and jobs train on. Return None if
+    the environment cannot be opened; then failures count whatever the kinds of their tasks are."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
@@ -38,7 +38,7 @@ def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None
 
 
 def list_agent_kinds(settings: "Settings") -> dict[str, tuple[str, ...]]:
-    """Return the kinds of every agent whose environment can be opened."""
+    """Return alias -> kinds of task, for every agent whose environment can be opened."""
     kinds = {
         agent.alias: find_kinds(settings, agent.environment)
         for agent in settings.agents
@@ -74,7 +74,7 @@ def _open(
     places: tuple[str, ...],
     files: tuple[tuple[str, int], ...],
 ) -> Environment:
-    """Open an environment; `files` only extend the cache's key by the state of the definitions."""
+    """Open an environment. `files` only extends the cache key: changed files are read again."""
     return open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
 
 

@@ -1,9 +1,9 @@
 """Search repairs of failed rollouts in the background, a few in each turn of the role `work`.
 
-Each result is one event whose id follows from the rollout and the rules' version, so two workers,
-or a restarted one, leave one result. A rollout that cannot be replayed (unknown task, broken
-environment, erased person) gets an event with the reason; only `kintsugi diagnose --repair` tries
-it again. Rollouts of a missing environment wait. Not covered: environment code that never returns.
+Each result is one event. Its id follows from the rollout and the version of the repair rules, so
+two workers, or a restarted one, store one result. A rollout that cannot be replayed (unknown task,
+broken environment, erased person) gets an event with the reason. Only `kintsugi diagnose --repair`
+tries it again. Rollouts of a missing environment wait. Not covered: environment code that hangs.
 """
 
 import math
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 AT_ONCE: Final = 8
-"""Most rollouts that one turn of the role searches."""
+"""Largest number of rollouts whose repair one turn of the role `work` searches."""
 
 SECONDS: Final = 0.5
-"""Seconds after which a turn begins no further search."""
+"""Seconds after which a turn begins no other search."""
 
 BACKLOG_SECONDS: Final = 60.0
-"""Seconds between searches for rollouts that a round has counted; each reads all failures."""
+"""Seconds between two looks for rollouts that a round has counted; each look reads all failures."""
 
 AWAY_SECONDS: Final = 600.0
 """Seconds until an absent environment is tried again."""
@@ -79,9 +79,9 @@ class RepairQueue:
         self._app = app
         self._clock = clock
         self._away: dict[str, float] = {}
-        """Environment -> clock time at which it is tried again."""
+        """Absent environment -> clock time of the next try."""
         self._held: dict[str, float] = {}
-        """Rollout -> clock time of its next try: a resource is away, or its result is unfolded."""
+        """Rollout -> time of its next try (a resource is away), or infinity (result not folded)."""
         self._environments: dict[str, Environment] = {}
         self._idle_at: Position | None = None
         """Log position up to which rollouts were folded when a turn last found nothing to do."""
@@ -89,8 +89,8 @@ class RepairQueue:
         """Clock time of the next search for rollouts that a round has already counted."""
 
     def advance(self, limit: int = AT_ONCE, seconds: float = SECONDS) -> RepairReport:
-        """Search at most `limit` repairs, and begin none after `seconds`. Raise LogError,
-        DatabaseUnavailable or KeysUnavailable."""
+        """Search the repairs of at most `limit` rollouts, and begin no search after `seconds`.
+        Raise LogError, DatabaseUnavailable or KeysUnavailable."""
         now = self._clock()
         self._away = {name: until for name, until in self._away.items() if until > now}
         self._held = {name: until for name, until in self._held.items() if until > now}
@@ -104,7 +104,7 @@ class RepairQueue:
     def _read_candidates(
         self, connection: "Connection", limit: int, folded: Position, now: float
     ) -> list[RepairCandidate]:
-        """Return uncounted candidates, else counted ones; [] if nothing can be new."""
+        """Return candidates that no round has counted, else counted ones; [] if none can be new."""
         candidates: list[RepairCandidate] = []
         if folded != self._idle_at:
             candidates = read_repair_candidates(
@@ -119,8 +119,8 @@ class RepairQueue:
         return candidates
 
     def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
-        """Search every possible repair, skipped rollouts included. `progress` is called with the
-        number of results so far. Raise the errors of `advance`."""
+        """Search the repairs of all failed rollouts without one, also of those skipped before. Call
+        `progress` with the number of results so far. Raise the errors of `advance`."""
         self._app.settle()
         with self._app.reading() as connection:
             candidates = read_repair_candidates(connection, REPAIR_RULES, None, with_skipped=True)
@@ -168,7 +168,7 @@ class RepairQueue:
             raise
         except SystemExit:
             return skip(rollout, "its environment ends the program that replays it; mend its code")
-        except Exception as error:  # the fault is this rollout's alone, and its result records it
+        except Exception as error:  # the fault concerns this rollout alone: its result records it
             return skip(rollout, failure(rollout, error).reason)
 
     def _append(self, results: Sequence[RepairSearched]) -> None:
@@ -200,8 +200,8 @@ def _search_rollout(
 
 
 def _entry(data: RepairSearched) -> Entry:
-    """Return the event with a deterministic id. A skipped rollout may get a result later, so the
-    reason for skipping is a part of its id."""
+    """Return the log entry of a result, with a deterministic event id. A skipped rollout may get a
+    result later, so its id also contains the reason."""
     skipped = (data.outcome, data.reason) if data.outcome == SKIPPED else ()
     envelope = Envelope(
         id=derive_id("repair", data.rollout, data.rules, *skipped),

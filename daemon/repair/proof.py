@@ -1,20 +1,20 @@
 """Prove the category of a failed rollout by its smallest repair, and return the proof as an event.
 
-The recorded task holds the goal, and the environment's task the first state. A rollout is searched
-only if its replay equals the record: the tools accept and refuse the same writes, and the state is
-wrong if the grader found it wrong. If the state is right but a required output is missing, the
-category is `information_error`. Each edit of a repair proves a category:
+The recorded task gives the goal, and the environment's task gives the first state. A repair is
+accepted only if the replay agrees with the record: the tools accept and refuse the same writes, and
+the final state is wrong exactly if the grader found it wrong. If the state is right but a required
+output is missing, the category is `information_error`. Each edit of a repair proves a category:
 
     drop        policy_violation
-    arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
-                differs; else, and for a refused write, incorrect_arguments
+    arguments   incorrect_arguments for a refused write; else wrong_entity if the record differs,
+                wrong_item_selection if a selecting argument differs, or incorrect_arguments
     tool        wrong_tool
     insert      over_cautious if the agent handed over or refused; premature_termination if it was
                 cut off or broke off; else missing_write_action
 
-If a repair has several edits, the first category in the order of the rules (detectors.py) counts.
-The pivot is the tool of the first gold write that the edits make, or `*` without one. The category
-`user_id_failure` stays if the agent never reached the user's record and tried nothing.
+If a repair has several edits, the first category in the order of `CATEGORIES` (detectors.py)
+counts. The pivot is the tool of the first gold write that the edits make, or `*` without one. If
+the rules said `user_id_failure` (no access to the user's record), this category stays.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ from events.learning import RepairEdit, RepairOutcome, RepairSearched
 from events.rollouts import RolloutEnded, Task, clip_reason
 
 ANY_TOOL: Final = "*"
-"""Pivot of a failure that concerns no gold write."""
+"""Pivot of a failure whose repair makes no gold write."""
 _NAMES: Final = 100
 
 
 def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -> RepairSearched:
-    """Search the smallest repair of a failed rollout. `known` is the environment's task with the
-    rollout's task id. Raise the environment's errors."""
+    """Search the smallest repair of a failed rollout and return the event. `known` is the
+    environment's task with the rollout's task id. Raise the environment's errors."""
     task = _recorded_task(known, data.task)
     if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
         return skip(data.rollout, "the verdict of its task does not compare states with gold's")
@@ -75,7 +75,7 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
 
 
 def skip(rollout: str, reason: str) -> RepairSearched:
-    """Return the event for a rollout that cannot be replayed."""
+    """Return the event for a rollout that cannot be searched, with the reason."""
     return RepairSearched(
         rollout=rollout, rules=REPAIR_RULES, outcome="skipped", reason=clip_reason(reason)
     )
@@ -110,7 +110,7 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
         update={
             "gold_actions": recorded.gold_actions,
             "outputs": recorded.outputs,
-            # The rules belong to the environment's definition, whose outputs differ.
+            # The rules are about the outputs of the environment's definition, which differ.
             "rules": None,
             **({"reward_basis": cast("tuple[Basis, ...]", basis)} if basis else {}),
         }
@@ -119,7 +119,7 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
 
 
 def _find_contradiction(facts: Facts, result: SearchResult) -> str:
-    """Return how the replayed state's verdict differs from the recorded one, or ""."""
+    """Return a clause on how the replay's final state contradicts the recorded grade, or ""."""
     recorded = facts.state_verdict
     if recorded is None or (recorded == 1.0) == (result.edits == ()):
         return ""
@@ -127,7 +127,7 @@ def _find_contradiction(facts: Facts, result: SearchResult) -> str:
 
 
 def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: RolloutEnded) -> bool:
-    """Return whether a missing required output is the only known fault."""
+    """Return whether missing outputs are the only reward part that fails."""
     if data.termination in frozenset(Termination) - REGULAR:
         return False
     messages = data.content.messages if data.content else ()
@@ -139,7 +139,7 @@ def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: Ro
 def _categorize(
     search: RepairSearch, edits: Sequence[WriteEdit], facts: Facts, rule: str | None
 ) -> tuple[str, str]:
-    """Return a repair's category and pivot. `rule` is the category that the rules found."""
+    """Return a repair's category and pivot. `rule` is the category that diagnosis by rules gave."""
     names = [_categorize_edit(search, edit, facts) for edit in edits]
     category = USER_ID if rule == USER_ID else min(names, key=CATEGORIES.index)
     gold = [edit.gold for edit in edits if edit.gold is not None]
@@ -183,7 +183,7 @@ def _find_gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:
 def _describe(
     environment: Environment, search: RepairSearch, edit: WriteEdit, facts: Facts
 ) -> RepairEdit:
-    """Return an edit as a record, which names arguments of the tool or of gold and no values."""
+    """Return an edit as a record for the event. It has the names of arguments, never values."""
     gold = None if edit.gold is None else search.gold[edit.gold]
     if edit.operation is Operation.INSERT:
         assert gold is not None, "only a drop has no gold write"
@@ -207,7 +207,7 @@ def _describe(
 
 
 def _known_names(environment: Environment, search: RepairSearch, edit: WriteEdit) -> set[str]:
-    """Return the argument names that the tool or gold has; others are the agent's inventions."""
+    """Return the argument names of the tool or the gold write; the agent invented all others."""
     tool = environment.toolset.tools().get(search.writes[edit.place].call.name)
     names = set() if tool is None else set(tool.schema["function"]["parameters"]["properties"])
     return names | (set() if edit.gold is None else set(search.gold[edit.gold].arguments))

@@ -5,15 +5,15 @@
     tool        replace a write by a gold write of another tool on the same record
     insert      make a gold write that is missing
 
-Candidates are tried in this order: fewest edits, then the order of the list above, accepted writes
-before refused ones, fewest changed arguments, earliest place. A replay runs the tools over a fresh
-state, without model and user, exactly as grading does (envs/grading.py).
+Candidate repairs are tried in this order: fewest edits, then the order of the list above, accepted
+writes before refused ones, fewest changed arguments, earliest write. A replay runs the tools over a
+fresh state, without model and user, exactly as grading does (envs/grading.py).
 
-Not tried: changes of writes that equal a gold write; drops of refused writes; changes of all but
-the first of equal refused writes; insertions elsewhere than in gold's order or at the end; another
-tool for a write whose own tool has a gold write on that record. Several edits are replayed together
-only if their single effects can add up: each differing record that a single edit can touch is put
-right by one of them or touched by two. An edit without an effect may enable another.
+Not tried: changes of a write that equals a gold write; drops of refused writes; changes of a
+refused write that repeats an earlier one; insertions except in gold's order or at the end; another
+tool for a write whose own tool has a missing gold write on that record. Several edits are replayed
+together only if their effects can add up: each wrong record within reach of single edits is put
+right by one of them or touched by two. An edit without an effect may enable another one.
 
 Guarantee: the same rollout and task give the same edits, unless the seconds run out first. Not
 covered: environments whose user has tools, since the user acts between the agent's writes.
@@ -39,16 +39,16 @@ from events.learning import Operation as WrittenOperation
 from events.messages import ExecutedCall
 
 EDITS: Final = 5
-"""Most edits in a repair."""
+"""Largest number of edits in a repair."""
 
 REPLAYS: Final = 400
-"""Most replays in a search."""
+"""Largest number of replays in a search."""
 
 SECONDS: Final = 2.0
 """Time limit of a search in seconds; the running replay is still finished."""
 
 WRITES: Final = 60
-"""Most writes of the agent, and most gold writes, that a search accepts."""
+"""Limit for the agent's writes, and for the gold writes; a search does not begin beyond it."""
 
 
 class Operation(IntEnum):
@@ -85,7 +85,7 @@ class WriteEdit:
     place: int
     """Index among the agent's writes. An insertion goes before that write."""
     gold: int | None = None
-    """Index of the gold write that the edit makes; None for a drop."""
+    """Index of the gold write that the edit puts in; None for a drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class RepairSearch:
         return tuple(sorted(name for name in names if _key(wanted, name) != _key(actual, name)))
 
     def run(self) -> SearchResult:
-        """Find the smallest repair. Raise the environment's errors."""
+        """Search the smallest repair and return the result. Raise the environment's errors."""
         if self._user_acts:
             return SearchResult(None, 0, bound="an environment whose user acts")
         if max(len(self.writes), len(self.gold)) > WRITES:
@@ -221,8 +221,8 @@ class RepairSearch:
         return SearchResult(repair, self._replayer.count, bound=bound)
 
     def _find_mismatch(self) -> str:
-        """Return a sentence on the first write that the replay accepts and the record refuses, or
-        the reverse. Return "" without one."""
+        """Return a sentence on the first write that the tool refuses in the replay but accepted in
+        the record, or the reverse. Return "" without one."""
         for item, refused in zip(self.writes, self.refused, strict=True):
             answer = item.result
             if answer is None:
@@ -272,7 +272,7 @@ class RepairSearch:
                 yield WriteEdit(Operation.INSERT, False, 0, place, index)
 
     def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
-        """Yield the edits of the write at `place`. `missing` are gold writes that were not made."""
+        """Yield the edits of the write at `place`. `missing`: indices of gold writes not made."""
         name, arguments = self._calls[place]
         is_refused = self.refused[place]
         on_record = [index for index in missing if self._is_same_record(arguments, index)]
@@ -356,7 +356,7 @@ def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Return whether these effects together can put these records right and break none."""
+    """Return whether these edits together could put the `wrong` records right and break none."""
     if any(not effect.touched for effect in effects):
         return True
     fixed = _join(effect.fixed for effect in effects)

@@ -1,11 +1,11 @@
 """Plan which adapters an engine keeps loaded, or refuse with the numbers. Pure.
 
-An engine has slots for the adapters of one step (vLLM's `max_loras`) and places in memory
-(`max_cpu_loras`). A request beyond the slots waits for one, and an adapter without a place is read
-from its files at its next call, which delays all requests. So every adapter that answers has a
-slot, one more slot serves staging, and every loaded adapter stays in memory. Guarantees: no adapter
-that answers, drains or is examined is given up; kept ones go first, oldest before. Not covered: an
-engine's room (settings; `Replica.slots` checks a part), and safe unloading.
+An engine has slots for the adapters that one step computes (vLLM's `max_loras`) and room for more
+in memory (`max_cpu_loras`). A request waits while its adapter has no slot. An adapter outside of
+memory is read from its files at its next call, which delays all requests. So every adapter that
+answers has a slot, `SPARE` slots stay free for staging, and every loaded adapter stays in memory.
+Guarantee: only adapters of role `kept` are unloaded, the oldest first. Not covered: whether the
+settings tell the engine's real limits (`Replica.slots` checks some), and safe unloading.
 """
 
 from collections import Counter
@@ -16,13 +16,13 @@ from typing import Final, Literal, get_args
 from events.errors import KintsugiError
 
 Role = Literal["stable", "canary", "shadow", "pinned", "user", "draining", "staged", "kept"]
-"""Why an adapter is loaded, strongest first. `user` plays users and answers no client, `staged` is
-proven, evaluated or gated, `kept` waits without traffic for a rollback."""
+"""Reasons to keep an adapter loaded, strongest first. `user`: plays users and answers no client.
+`staged`: is proven, evaluated or gated. `kept`: waits without traffic for a rollback."""
 
 _STRENGTH: Final[Mapping[Role, int]] = {role: place for place, role in enumerate(get_args(Role))}
 
 SPARE: Final = 1
-"""Slots left for staging."""
+"""Number of slots that stay free for adapters in staging."""
 
 _IDLE: Final = "kept"
 _EXAMINED: Final = "staged"
@@ -34,11 +34,11 @@ class NoRoom(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Start limits of an engine."""
+    """Limits that an engine was started with."""
 
     max_loras: int
     max_cpu_loras: int
-    """Most adapters in memory, with those in slots."""
+    """Largest number of adapters in memory, including those in slots."""
 
     def __post_init__(self) -> None:
         if not 0 < self.max_loras <= self.max_cpu_loras:
@@ -50,16 +50,16 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan to fit more adapters."""
+    """The adapters to keep and to unload so that the wanted ones fit."""
 
     resident: tuple[str, ...]
-    """Adapters loaded afterwards, the requested ones last."""
+    """Names of the adapters that are loaded afterwards, the wanted ones last."""
     give_up: tuple[str, ...]
     """Adapters to unload first, in this order."""
 
 
 def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
-    """Return the stronger reason to load an adapter; None is none."""
+    """Return the stronger of two reasons to keep an adapter loaded. None means no reason."""
     if role is None or other is None:
         return role or other
     return min(role, other, key=_STRENGTH.__getitem__)
@@ -68,12 +68,12 @@ def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
 def plan_together(
     resident: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str = "it"
 ) -> Plan:
-    """Plan to load several adapters (name -> role), or to change their roles, all at once.
-    `resident` holds the loaded ones, oldest first; `replica` names the engine in errors. Raises
-    NoRoom."""
+    """Return the plan that loads all `wanted` adapters (name -> role), or changes their roles.
+    `resident` holds the loaded adapters, oldest first. `replica` names the engine in errors. Raises
+    NoRoom if the engine has too few slots."""
     after: dict[str, Role] = {n: r for n, r in resident.items() if n not in wanted} | {**wanted}
     _check_slots(after, wanted, room, replica)
-    # An adapter with a slot has a place in memory too, for there are no fewer of these.
+    # Adapters with a slot always fit in memory, because max_cpu_loras is at least max_loras.
     surplus = max(0, len(after) - room.max_cpu_loras)
     idle = [adapter for adapter, use in after.items() if use == _IDLE]
     given_up = tuple(idle[:surplus])

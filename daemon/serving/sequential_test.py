@@ -1,33 +1,33 @@
 """Sequential test of a canary on live traffic: roll back, promote or wait.
 
-Each session goes to the canary with a known probability, its share when it was drawn. If canary and
-incumbent are equal, then given the outcomes the arms are coins with known odds, however long a
-session takes. Harder or bursty traffic moves outcomes and not the coins, so sessions need no
-partners. Let `p` be the failure probability of the canary and `i` that of the incumbent. The odds
-of the canary's arm are then its share's odds times `p / i` among failures, and times
-`(1 - p) / (1 - i)` among successes. Three e-processes read the arms (mixtures of likelihood ratios
-over fixed alternatives; arXiv 2512.04366):
+A session goes to the canary with a known probability: the canary's share when it was drawn. If
+canary and incumbent are equally good, a session's outcome tells nothing about its arm. Each arm is
+then a coin with known odds, however long the session takes. Harder or bursty traffic changes the
+outcomes, not these odds, so sessions need not be matched in pairs. Let `p` be the failure
+probability of the canary and `i` that of the incumbent. The odds of the canary's arm are its
+share's odds times `p / i` among failures, and times `(1 - p) / (1 - i)` among successes. Three
+e-processes (mixtures of likelihood ratios over fixed alternatives; arXiv 2512.04366) test the arms:
 
     against     null: p <= i. Over all sessions, and over each kind of task by itself
     towards     null: p >= `risk_ratio` * i
     imbalance   null: a session of either arm is judged equally often
 
-Guarantee: under its null each reaches 20 at any time with a chance of at most 5 % (Ville), however
-often it is evaluated. `against` holds that over all kinds together, as a weighted mean. Each is a
-function of counts: the order of verdicts changes nothing, and a share may depend on all verdicts
-before the session was drawn.
+Guarantee: under its null, each e-process ever reaches 20 with a probability of at most 5 % (Ville),
+however often it is evaluated. For `against`, a weighted mean, this holds over all sessions and
+kinds together. Each value depends on counts alone: the order of verdicts changes nothing, and a
+share may depend on all verdicts before the session was drawn.
 
-A canary that fails slowly looks good until its failures are known. So a promotion needs the same
-evidence among the sessions that began before some moment, with verdicts that may still come counted
-against the canary (`measure_final_evidence`). A verdict may still come while a session is open, and
-until it is older than 99 % of the judged ones of some arm and outcome were (`longest_wait`).
-Evidence that the canary's older sessions lack verdicts more often divides the evidence for it.
+A canary whose failures are judged late looks good at first. So a promotion needs the same evidence
+among the sessions that began before some moment. There, verdicts that may still come count against
+the canary (`measure_final_evidence`). A verdict may still come while a session is open or younger
+than `longest_wait`, a quantile of earlier waits. If the canary's older sessions lack verdicts more
+often, the evidence for the canary is divided by the evidence for this lack.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
 rollback, that sessions of both arms with the same outcome take the same time; for a promotion, that
 verdicts of ended sessions come equally late for both arms (the wait and the lack catch most of a
-difference; no bound is proved). Not covered: the judge, and silence (`on_silence`). Without
-failures no ratio can be shown, and nothing is promoted.
+difference; no bound is proved). Not covered: errors of the judge, and canaries without verdicts
+(`on_silence`). Without failures no ratio can be shown, so nothing is promoted.
 """
 
 from collections import Counter
@@ -39,15 +39,15 @@ from typing import Final, Literal, NamedTuple
 Arm = Literal["canary", "incumbent"]
 
 ENOUGH: Final = 20.0
-"""Evidence from which on a decision is made: 1 / 0.05."""
+"""Evidence that suffices for a decision: 1 / 0.05."""
 
 UNEQUAL: Final = 100.0
-"""Imbalance that blocks a promotion: 1 / 0.01. Below it, the evidence for a canary must be larger
-by the imbalance. It allows for longer failures: the better arm is then judged sooner at first."""
-
+"""Value of `imbalance` that blocks a promotion: 1 / 0.01. A smaller imbalance multiplies the
+evidence that a promotion needs. The limit is high because failures may take longer than successes:
+then the better arm has more verdicts at first, without a fault."""
 
 _WAITED: Final = 0.99
-"""Quantile of the ages at verdict, per arm and outcome, after which no verdict is waited for."""
+"""Quantile of the ages at verdict, per arm and outcome; older sessions await no verdict."""
 
 
 class Ratios(NamedTuple):
@@ -64,7 +64,7 @@ class _Cell(NamedTuple):
 
 
 class Mixture:
-    """An e-process over counts: the mean over alternatives of the likelihood ratio to the null."""
+    """An e-process over counts: the mean of the alternatives' likelihood ratios to the null."""
 
     def __init__(self, null: Ratios, alternatives: tuple[Ratios, ...]) -> None:
         self._null = null
@@ -72,7 +72,7 @@ class Mixture:
         self._terms: dict[_Cell, tuple[float, ...]] = {}
 
     def value(self, cells: Mapping[_Cell, float]) -> float:
-        """Return the evidence against the null in the given number of sessions of each cell."""
+        """Return the evidence against the null from `cells`, each with its number of sessions."""
         logs = [0.0] * len(self._alternatives)
         # Summed in a fixed order: float sums depend on it, and every process must get the same
         # digits.
@@ -93,7 +93,7 @@ class Mixture:
 
 
 def _log_chance(cell: _Cell, ratios: Ratios) -> float:
-    """Return the log of the probability of a session's arm, given its outcome."""
+    """Return the log probability that a session with this outcome and share has this arm."""
     ratio = ratios.success if cell.success else ratios.failure
     canary, incumbent = cell.share * ratio, 1 - cell.share
     return log((canary if cell.canary else incumbent) / (canary + incumbent))
@@ -111,7 +111,7 @@ _WORSE: Final = (
     *(_ratios(0.6, canary) for canary in (0.69, 0.78, 0.95)),
     _ratios(0.85, 0.95),
 )
-"""Alternatives of `against`: from hardly to much worse, where failures are rare and where not."""
+"""Alternatives of `against`: slightly to much worse canaries, for rare and frequent failures."""
 
 _BETTER: Final = (
     *(Ratios(ratio, 1) for ratio in (1, 0.9, 0.75, 0.55, 0.35, 0.15)),
@@ -128,10 +128,11 @@ _OVERALL: Final = 0.5
 
 
 class LiveGuard:
-    """Evidence about one canary."""
+    """Counts of one canary's and its incumbent's verdicts, and the evidence that they give."""
 
     def __init__(self, risk_ratio: float) -> None:
-        """Set `risk_ratio`, above 1: the largest failure ratio, canary to incumbent, to promote."""
+        """Test against `risk_ratio` (above 1). A promotion must show that the canary's failure
+        probability is less than `risk_ratio` times the incumbent's."""
         self._worse = Mixture(_EQUAL, _WORSE)
         self._better = Mixture(Ratios(risk_ratio, 1), _BETTER)
         self._unequal = Mixture(_EQUAL, _JUDGED)
@@ -144,8 +145,8 @@ class LiveGuard:
     ) -> None:
         """Count the verdict of a session on a kind of task.
 
-        `share`, between 0 and 1, is the probability with which the session went to the canary. `at`
-        orders verdicts; kinds are weighted in the order of their first ones. Raises ValueError.
+        `share` is the probability that the session went to the canary. Raises ValueError unless it
+        is between 0 and 1. `at` orders verdicts: a kind whose first verdict is early weighs more.
         """
         if not 0 < share < 1:
             raise ValueError(f"a share is above 0 and below 1, not {share}")
@@ -156,7 +157,7 @@ class LiveGuard:
 
     @property
     def against(self) -> float:
-        """Return the evidence that the canary is worse, over all sessions or for a kind of task."""
+        """Return the evidence that the canary is worse, over all sessions or at a kind of task."""
         overall = self._worse.value(self._cells)
         kinds = sorted(self._kinds, key=lambda kind: (self._first[kind], kind))
         each = [overall] if len(kinds) == 1 else [self.against_kind(kind) for kind in kinds]
@@ -180,7 +181,7 @@ class LiveGuard:
 
     @property
     def imbalance(self) -> float:
-        """Return the evidence that sessions of one arm are judged more often than the other's."""
+        """Return the evidence that one arm's sessions get a verdict more often than the other's."""
         return self._unequal.value(self._cells)
 
     def count_verdicts(self, arm: Arm) -> int:
@@ -195,13 +196,13 @@ class LiveGuard:
 
     @property
     def share_sum(self) -> float:
-        """Return the expected number of judged canary sessions, by the shares that drew them."""
+        """Return the expected number of judged canary sessions: the sum of all sessions' shares."""
         return fsum(cell.share * self._cells[cell] for cell in sorted(self._cells))
 
     @property
     def pairs(self) -> int:
-        """Return the number of judged canary sessions, each paired with an incumbent's of its
-        kind."""
+        """Return the number of pairs of a judged canary session and a judged incumbent session of
+        the same kind; each session is in one pair at most."""
         arms: tuple[Arm, Arm] = ("canary", "incumbent")
         return sum(
             min(sum(number for cell, number in cells.items() if _is_of(cell, arm)) for arm in arms)
@@ -214,18 +215,18 @@ def _is_of(cell: _Cell, arm: Arm) -> bool:
 
 
 def _weight(number: int) -> float:
-    """Return the weight of the kind that came `number` kinds after the first; all sum to 1."""
+    """Return the weight of the kind that was first seen after `number` others; all sum to 1."""
     return 4 / ((number + 4) * (number + 5))
 
 
 class ArmSession(NamedTuple):
-    """A session that chance gave to one arm."""
+    """A session that was drawn at random for one arm."""
 
     began: str
     arm: Arm
     share: float
     success: bool | None
-    """Verdict of the session; None without one."""
+    """Whether the session succeeded; None while it has no verdict."""
     ended: bool = False
     """Whether a session without a verdict has ended."""
 
@@ -235,11 +236,11 @@ def measure_final_evidence(
 ) -> float:
     """Return the evidence for a canary that no later verdict can take away.
 
-    It reads the sessions that began before some moment, and counts open ones of the canary as
-    failures and of the incumbent as successes. In the order of beginnings the path is one
-    e-process, so the largest evidence over several moments may be taken. Sessions that ended
-    without a verdict and began before `awaited` never get one; evidence that the canary has more of
-    them divides the result.
+    The evidence is that of all sessions that began before some moment. Sessions without a verdict
+    count as failures of the canary or as successes of the incumbent. In order of their beginnings
+    the sessions form one e-process, so the largest evidence over several moments is valid. A
+    session that ended without a verdict and began before `awaited` never gets one. If the canary
+    has more of these, the evidence for that divides the result.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
     known, given_up = list[ArmSession](), list[ArmSession]()
@@ -253,7 +254,7 @@ def measure_final_evidence(
         for place, entry in enumerate(ordered)
         if entry.success is None and entry.arm == "canary"
     ]  # fmt: skip
-    # Before the first of them, the 2nd, 3rd, 5th, 9th, ..., and at the end.
+    # The moments: before the 1st, 2nd, 3rd, 5th, 9th, ... unfinished session, and the end.
     moments = [place for n, place in enumerate(unfinished) if n.bit_count() <= 1]
     cells: Counter[_Cell] = Counter()
     largest, before = 0.0, 0
@@ -268,8 +269,8 @@ def measure_final_evidence(
 
 
 def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
-    """Return the evidence that the canary lacks verdicts more often: `against`, with lacks as
-    failures."""
+    """Return the evidence that the canary's sessions lack a verdict more often. It is computed as
+    `against` is, with a missing verdict as the failure."""
     cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
         _Cell(session.share, True, session.arm == "canary")
@@ -282,15 +283,15 @@ def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
 def longest_wait(waits: Iterable[Sequence[float]]) -> float:
     """Return the age, in the unit of `waits`, up to which a session may still get its verdict.
 
-    `waits` holds ages at verdict, by arm and outcome. The result is the largest of their 99th
-    percentiles (nearest rank), so a slow arm's few failures count, and a stray verdict does not. 0
-    without any.
+    `waits` has a sequence for each arm and outcome: the sessions' ages at their verdicts. The
+    result is the largest of the sequences' 99th percentiles (nearest rank), or 0 without ages. So
+    a slow arm's few failures count, and a single late verdict does not.
     """
     return max((sorted(ages)[ceil(_WAITED * len(ages)) - 1] for ages in waits if ages), default=0.0)
 
 
 class ArmFaults(NamedTuple):
-    """Fault counts of the ended sessions of an arm that one share drew, judged or not."""
+    """Fault counts of the ended sessions of one arm and one share, with or without a verdict."""
 
     arm: Arm
     share: float
@@ -301,11 +302,11 @@ class ArmFaults(NamedTuple):
 
 
 def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive"]:
-    """Decide about a canary with too few judged sessions. Silence never promotes.
+    """Decide about a canary with too few judged sessions, which is never promoted.
 
-    Roll back if more of its sessions had a fault than equal policies would have in 95 % of the
-    cases: `against`, with the fault as the failure, as a mean over the kinds of fault. Neither
-    drift nor a risen share moves it, since each session counts with its own share.
+    Roll back if the canary's sessions show more faults. The evidence is the mean over kinds of
+    fault, each computed as `against` is, with the fault as the failure. Equal policies reach the
+    limit with a chance of at most 5 %, even if traffic drifts or the share rises.
     """
     kinds: dict[int, Counter[_Cell]] = {}
     for arm, share, sessions, faults in drawn:
@@ -320,8 +321,8 @@ def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive
 
 
 def measure_share_mismatch(drawn: Mapping[tuple[float, bool], int]) -> float:
-    """Return the evidence that sessions are not drawn by their shares: that of `imbalance`, over
-    all or the judged sessions. `drawn` counts sessions by the arm's share and by whether they are
-    of it. Under the null it ever reaches 100 with a probability of at most 1 %."""
+    """Return the evidence that sessions are not drawn by their shares. `drawn` counts sessions by
+    the arm's share and by whether they belong to the arm. If they are drawn by their shares, the
+    evidence ever reaches 100 with a probability of at most 1 %."""
     cells = {_Cell(share, True, member): number for (share, member), number in drawn.items()}
     return Mixture(_EQUAL, _JUDGED).value(cells)

@@ -1,11 +1,11 @@
 """Stage an adapter: load and prove it on all replicas of its base, or on none.
 
-A version with members is staged by its parts: room is made for all at once, each missing part is
-staged by an event of its own, then the version is. Guarantees: `AdapterStaged` is appended when all
-replicas answer with the adapter, or with all parts. If one does not, the adapter is unloaded again
-and nothing is appended; parts staged before stay until the version is retired or rejected. An event
-records each adapter before it is unloaded to make room. Not covered: replicas that restart or join
-later (reconciler.py).
+The parts of a version with members are its adapters. Room is made for all parts at once, each
+missing part is staged with its own event, and then the version is. Guarantees: `AdapterStaged` is
+appended only when all replicas answer with the adapter, or with all parts. If a replica does not,
+the adapter is unloaded again and nothing is appended. Parts that were staged before stay until the
+version is retired or rejected. An adapter that leaves to make room gets an event about it. Not
+covered: replicas that restart or join later (reconciler.py).
 """
 
 import logging
@@ -41,15 +41,15 @@ _logger = logging.getLogger(__name__)
 
 
 class StageRefusal(KintsugiError):
-    """An adapter is not staged, and nothing of it is loaded."""
+    """An adapter cannot be staged, and staging leaves nothing of it loaded."""
 
 
 class ReplicaAway(StageRefusal):
-    """A replica gives no answer, so not all can have the adapter."""
+    """A replica does not answer, so the adapter cannot be on all replicas."""
 
 
 def check_stageable(row: AdapterRow) -> None:
-    """Check that an adapter can be staged from its state. Raises StageRefusal."""
+    """Raise StageRefusal unless an adapter's state allows staging."""
     trial = AdapterStaged(adapter=row.adapter, replicas=("any",), distance=0, from_base=0)
     if after(row.adapter, row.state, trial) is None:
         remedy = _REMEDIES.get(row.state, "")
@@ -57,19 +57,19 @@ def check_stageable(row: AdapterRow) -> None:
 
 
 def lies_ready(row: AdapterRow) -> bool:
-    """Return whether the tables show all parts on replicas, so that no staging is needed."""
+    """Return whether the tables show the version on replicas, so that no staging is needed."""
     return row.state in LOADED and bool(row.replicas)
 
 
 def _holds(row: AdapterRow, contents: ReplicaContents, *, as_part: bool) -> bool:
-    """Return whether a replica holds a proven adapter. A version's part on its way out of service
-    was proven there when it got its name, and no event can tell."""
+    """Return whether a replica holds the adapter and the adapter is proven there. With `as_part`, a
+    draining or unloaded adapter counts as proven if it is loaded; no event can record the proof."""
     proven = contents.url in row.replicas or (as_part and row.state in RETIRED)
     return proven and row.adapter in contents.adapters
 
 
 class Staging:
-    """Stages adapters of one home on its replicas. The caller holds `hold_serving_lock`."""
+    """Stages adapters of one home on its replicas. The caller must hold `hold_serving_lock`."""
 
     def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime]) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Staging:
         self._reconciler = Reconciler(app, fleet, clock)
 
     def is_on_every_replica(self, row: AdapterRow) -> bool:
-        """Return whether every replica has every part of the version, by tables and replicas."""
+        """Return whether tables and replicas agree that every replica has every part."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
         if not urls or look.lost or row.state not in LOADED:
@@ -87,20 +87,20 @@ class Staging:
         return all(self._is_held(row, look.holding[url]) for url in urls)
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load all parts everywhere and append AdapterStaged. Raises StageRefusal, BadAdapter,
-        NoRoom."""
+        """Load all parts of a version on every replica and append AdapterStaged. Raises
+        StageRefusal, BadAdapter, NoRoom."""
         engines = self.replicas(row)
         parts = self._parts(row)
         for part in parts:
             self._check_files(part, engines)
-        # One that plays users stays, so there must be room for it and for the next one staged.
+        # An adapter that plays users stays loaded, so the next one in staging needs room too.
         self.make_room(row, "user" if row.role == "user" else "staged", engines, cause)
         if row.has_files:
             return self._stage_one(row, engines, cause)
         try:
             seen = [self._hold(self._again(part), engines, cause) for part in parts]
         except KintsugiError as error:
-            # Whoever rejects an adapter for its files looks at the first cause.
+            # Callers that reject an adapter for its files read the first cause.
             cause_of_all = error.__cause__ or error
             raise StageRefusal(f"{row.adapter} is not staged: {error}") from cause_of_all
         staged = AdapterStaged(
@@ -115,7 +115,7 @@ class Staging:
     def _stage_one(
         self, row: AdapterRow, engines: Sequence[Engine], cause: str, step: str | None = None
     ) -> AdapterRow:
-        """Load an adapter that has room; `step` names its event. Raises StageRefusal."""
+        """Load an adapter that has room and append AdapterStaged as `step`. Raises StageRefusal."""
         try:
             proofs = self._load_everywhere(row, engines)
         except (KintsugiError, OSError) as error:
@@ -134,14 +134,14 @@ class Staging:
         return self._again(row)
 
     def _hold(self, part: AdapterRow, engines: Sequence[Engine], cause: str) -> tuple[float, float]:
-        """Ensure that engines answer with a part of a version; return its distances in nats from
-        the expectation and from its base. A part on its way out keeps its state. Raises
-        StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
+        """Ensure that engines answer with a part of a version. Return the part's distances in nats
+        from its expected answers and from its base. A draining or unloaded part keeps its state.
+        Raises StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         look = self._fleet.look()
         lacking = [e for e in engines if not _holds(part, look.holding[e.url], as_part=True)]
         if lacking and part.state not in RETIRED:
-            # Once for each time it came into its state: the version that it is a part of may be
-            # staged again for one cause.
+            # The step names the event that gave the part its state: one cause may stage the
+            # version, and so the part, again.
             urls = ", ".join(engine.url for engine in engines)
             step = f"staged {part.adapter} on {urls} after {part.cause}"
             part = self._stage_one(part, engines, cause, step)
@@ -153,14 +153,14 @@ class Staging:
         return part.distance, part.from_base
 
     def _admit(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
-        """Load an adapter on its way out of service where it is missing, without an event."""
+        """Load a draining or unloaded adapter on engines, without an event; return the proofs."""
         self._check_files(row, engines)
         rivals = self._fleet.rivals(row, self._table().adapters)
         return [self._fleet.admit(engine, row, rivals) for engine in engines]
 
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
-        """Ensure that every replica (with `back`, every reachable one) answers with every part of a
-        version for a route. Raises ReplicaError, NotProven and the errors of `stage`."""
+        """Ensure that every replica answers with every part of a version. With `back` (a rollback),
+        only reachable replicas count. Raises ReplicaError, NotProven and the errors of `stage`."""
         if row.state not in LOADED or (
             row.state in ADMISSIBLE and not self.is_on_every_replica(row)
         ):
@@ -180,7 +180,7 @@ class Staging:
                     self._hold(part, engines, cause)
 
     def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
-        """Unload idle adapters if a version's parts lack room. Raises NoRoom."""
+        """Unload adapters without traffic until a version's parts fit. Raises NoRoom."""
         self._reconciler.clear()
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
@@ -206,8 +206,8 @@ class Staging:
         states: tuple[Retired, ...] = ("draining", "unloaded")
         for state in states if row.state not in RETIRED else states[1:]:
             moved = AdapterMoved(adapter=name, state=state, reason=reason)
-            # Once for each time it went out of service, and not for each cause that wants room:
-            # of one cause it may make room again after it came back.
+            # The origin is the event that gave the adapter its state: it may come back, and one
+            # cause may then unload it again.
             self._decisions.take(moved, f"{state} {name}", cause, origin=row.cause)
             row = self._row(name)
 
@@ -236,7 +236,7 @@ class Staging:
         return [self._fleet.engines[url] for url in self._of_base(row, look)]
 
     def _find_live_replicas(self, row: AdapterRow) -> list[Engine]:
-        """Return the replicas that answer; one suffices for a rollback."""
+        """Return the replicas of an adapter's base that answer; a rollback needs only one."""
         return [self._fleet.engines[url] for url in self._of_base(row, self._fleet.look())]
 
     def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
@@ -255,7 +255,7 @@ class Staging:
             intact(folder, row.sha256, options.checkpoint, options.max_lora_rank)
 
     def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
-        """Load an adapter on all engines, or unload it again from all."""
+        """Load an adapter on all engines and return the proofs. After an error, unload it again."""
         table = self._table()
         rivals = self._fleet.rivals(row, table.adapters)
         beside_base = None in collect_route_adapters(table.routes, row.base, table.adapters)
@@ -271,12 +271,12 @@ class Staging:
         return proofs
 
     def _take_back(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
-        """Unload the adapter unless it was loaded before and may be answering calls."""
+        """Unload the adapter, unless its state says that it may be answering calls."""
         for engine in engines if row.state not in LOADED else ():
             try:
                 engine.replica.unload(row.adapter)
             except ReplicaError as error:
-                # It is asked for again when it is back (reconciler.py).
+                # The reconciler unloads the adapter when the replica is back (reconciler.py).
                 _logger.warning("%s", error, extra={"action": "adapter_left"})
 
     def _again(self, row: AdapterRow) -> AdapterRow:
