@@ -1,25 +1,25 @@
 """The unattended evaluation of a candidate up to the gate (role `work`).
 
     pilot       the incumbent alone plays a few tasks of every kind, to plan the sizes
-    look 1      both play so many fresh tasks; the gate decides
+    look 1      both play the planned numbers of fresh tasks; the gate decides
     look 2 ...  more tasks of the undecided kinds; the last look rejects everything unproven
 
-A candidate is judged on the tasks that its cycle wrote (targets.py), else on its own kind or its
-members'. A version with members is judged as a whole: its chooser's errors count. The candidate of
-a branch is judged on its targets' kinds; the others, which are not sent to it, are only reported.
-If another policy was ever better at a kind than the incumbent (best_policies.py), it plays the
-kind's tasks too, unless the gate has rejected the candidate already. A candidate that was rewarded
-for repairs also plays a slice of tasks that begin behind a refused call.
+A candidate's targets are tasks like those that its cycle wrote (targets.py), else its own kind or
+its members' kinds. A version with members is judged as a whole: its chooser's errors count. A
+branch's candidate is judged only on its targets' kinds, since no session of other kinds is sent to
+it; the other kinds are reported. If another policy was ever better at a kind than the incumbent
+(best_policies.py), it plays that kind too, unless the gate has rejected the candidate already. A
+candidate that was rewarded for repairs also plays a slice of tasks that begin after a refused call.
 
 Each trial (trial.py) outlives the worker. Its tasks follow from candidate, incumbent and targets,
 with seeds that training never uses. One model plays the users of both sides. While its endpoint is
-away or out of tokens, or the agent's checkpoint is wrong, the evaluation waits (gate_waits.py).
-Trials with the users' faults have no verdict, and a candidate's surplus of them beyond chance
-counts as failed (`fail_surplus` in gate/pairs.py; ADR 0076). After a change of incumbent, users or
-rules, all in the digest, a candidate is evaluated again on fresh tasks, and old trials are stopped.
+away or out of tokens, or the agent's checkpoint is wrong, the evaluation waits (gate_waits.py). A
+trial with a fault of the user has no verdict. If the candidate has more of them than chance
+explains, the surplus counts as failed (`fail_surplus` in gate/pairs.py; ADR 0076). After a change
+of incumbent, users or rules (all in the digest), fresh tasks are played, and old trials stopped.
 
-Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
-A candidate that cannot be played is rejected, with the reason.
+Guarantees: no trial counts twice, even if processes are killed; the report has the targets' plan. A
+candidate that cannot be played is rejected, with the reason.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -89,22 +89,22 @@ _BATCH: Final = 256
 """Rollouts that are appended at once."""
 _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
-"""Distance between the first task of the looks and the first task of the pilot."""
+"""Distance between the seed of the looks' first task and that of the pilot's."""
 _SLICE_SEEDS: Final = TASKS // 4
-"""Distance between a look's or pilot's first task and the first fresh task of the slice."""
+"""Distance between the seed of a plan's first task and that of the slice after a refused call."""
 _NOTED: Final = "noted.json"
 _TRIALS: Final = "gates"
-"""Folder beside the trials with a file per adapter: names of its planned trials, one a line."""
+"""Folder beside the trials: one file per adapter with its trials' names, one per line."""
 _DIGITS: Final = 24
-"""Digits of the evaluation's digest; the names of all its trials begin with them."""
+"""Number of the digest's digits with which the names of all trials of an evaluation begin."""
 
 
 class SliceTasks(Protocol):
-    """Draws the tasks of an additional slice beside the kinds of the traffic."""
+    """Draws the tasks of a slice that is not a kind of the traffic."""
 
     @property
     def remedy(self) -> str:
-        """Return advice for an environment that gives too few tasks of the slice."""
+        """Return the advice to show if an environment gives too few tasks of the slice."""
 
     def draw(
         self,
@@ -115,13 +115,13 @@ class SliceTasks(Protocol):
         first: int,
         count: int,
     ) -> tuple[TaskDefinition, ...]:
-        """Return the first `count` tasks of the set `name`, or as many as the environment gives.
-        Kinds have these `shares` among the fresh tasks, whose seeds begin at `first`."""
+        """Return `count` tasks, or fewer if the environment gives fewer. A larger `count` adds
+        tasks to the set `name`. The fresh tasks' kinds have `shares`; seeds begin at `first`."""
 
 
 class _TrialNote(StrictModel):
     following: Sizes | None
-    """Sizes up to and including the next look; None when the gate has decided."""
+    """Total numbers of tasks after the next look; None if there is no next look."""
 
 
 class CandidateEvaluation:
@@ -132,10 +132,9 @@ class CandidateEvaluation:
         incumbent: AdapterRow | None, gates: int = 0, held_out: SliceTasks | None = None,
         user: ModelUser | None = None,
     ) -> None:  # fmt: skip
-        """Prepare an evaluation; an `incumbent` of None is the base. `gates` counts the gates
-        passed against replaced incumbents. A candidate that was rewarded for repairs needs
-        `held_out`. `user` plays the users; None: the environment's own. Raises CannotExamine,
-        UnknownEnvironment."""
+        """Prepare an evaluation against `incumbent` (None: the base). `gates` counts passed gates
+        against earlier incumbents. `held_out` is needed if training rewarded repairs. `user` plays
+        the users (None: the environment's own). Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -158,7 +157,7 @@ class CandidateEvaluation:
             ),
             self._slice_bodies,
         )
-        # If an agent that cheats wins a kind, that kind cannot tell which agent is better.
+        # A kind that a cheating agent wins cannot show which agent is better.
         self._excluded = find_cheat_exclusions(settings, self._environment)
         with app.reading() as connection:
             self._jobs = list_jobs(connection, row)
@@ -169,14 +168,14 @@ class CandidateEvaluation:
         if self._is_member:
             compared.append("member")
         if gates:
-            # Also if a former incumbent is back: an earlier report on the same pair is not appended
-            # again.
+            # A former incumbent may be back, and a second report with the same digest would not be
+            # appended.
             compared.append(str(gates))
         if self._rules:
             compared.append(exact_json(self._rules))
         if user is not None:
-            # The digest names the user's model, not its endpoint's settings, so a larger budget
-            # continues.
+            # The digest leaves out the limits of the user's endpoint, so that an evaluation
+            # continues with a larger budget.
             left = USER_LIMITS if isinstance(user, EndpointUser) else frozenset[str]()
             compared.append(user.model_dump_json(exclude=set(left)))
         # A setting that concerns the slice alone changes no evaluation without the slice.
@@ -190,11 +189,11 @@ class CandidateEvaluation:
         self.digest: Final = sha256(
             exact_json([compared, self._place, self.slices, rules, aims, best])
         )
-        """Name of the evaluation: equal comparisons have equal digests."""
+        """Digest that names the evaluation: equal comparisons have equal digests."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of the agent's traffic and of the targets, without excluded ones."""
+        """Return the kinds of the agent's traffic that no cheater wins, and the targets' kinds."""
         own = self._agent.traffic or self._environment.capabilities
         traffic = [kind for kind in own if kind not in self._excluded]
         aimed = (kind for target in self._targets for kind in target.kinds)
@@ -202,7 +201,7 @@ class CandidateEvaluation:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """Return the kinds, and the slice of tasks after a refused call if it is played."""
+        """Return the kinds and, if it is played, the slice of tasks after a refused call."""
         return (*self.kinds, AFTER_ERROR) if self._plays_slice else self.kinds
 
     @property
@@ -227,9 +226,9 @@ class CandidateEvaluation:
         return frozenset(self.kinds) - set(self._judged)
 
     def advance(self) -> Iterator[str]:
-        """Take the next step, and yield sentences about it. Cheaters play first if this machine has
-        no record of their wins; a later evaluation leaves out the kinds they win. Raises LogError,
-        DatabaseUnavailable, OSError."""
+        """Take the next step and yield sentences about it. If this machine has no record of the
+        kinds that cheating agents win, these agents play first; the kinds are left out later.
+        Raises LogError, DatabaseUnavailable, OSError."""
         if read_cheats(self._app.settings, self._environment) is None:
             measure_cheats(self._app.settings, self._environment)
             yield f"cheaters played {self._environment.name} before {self._row.adapter} is compared"
@@ -260,7 +259,7 @@ class CandidateEvaluation:
     # What is played
 
     def _plan(self, number: int, sizes: Sizes | None, earlier: Sequence[Plan]) -> Plan:
-        """Return the pilot's plan (`sizes` None), or a look's without tasks of earlier plans."""
+        """Return the plan of the pilot (`sizes` is None) or of a look, without earlier tasks."""
         trial, incumbent = self._trial, self._incumbent
         players = [self._build_player(incumbent)]
         if sizes is None:
@@ -292,7 +291,7 @@ class CandidateEvaluation:
         )
 
     def _build_player(self, row: AdapterRow | None) -> Player:
-        """Return a version's player, or the base's if `row` is None. Raises CannotExamine."""
+        """Return the player for a version (None: the base). Raises CannotExamine."""
         try:
             with self._app.reading() as connection:
                 return build_player(connection, row)
@@ -300,7 +299,7 @@ class CandidateEvaluation:
             raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
-        """Return ids of `counts` tasks per kind, evenly mixed; larger counts only add tasks."""
+        """Return ids of `counts` tasks per slice, in mixed order. Larger counts only add ids."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
         entries = [
@@ -315,7 +314,7 @@ class CandidateEvaluation:
         return tuple(task for _, _, task in sorted(entries))
 
     def _draw_slice(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
-        """Draw tasks after a refused call, by the traffic's shares, and keep their bodies."""
+        """Draw tasks that begin after a refused call, in the traffic's shares; keep the bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
         if self._is_member:
             shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
@@ -328,7 +327,7 @@ class CandidateEvaluation:
         return drawn
 
     def _report_shortage(self, wanted: int, plans: Sequence[Plan]) -> Iterator[str]:
-        """Yield a sentence if the environment gave fewer tasks of the slice than wanted."""
+        """Yield a sentence if the environment gave fewer tasks after a refused call than wanted."""
         if not self._plays_slice or self._held_out is None:
             return
         drawn = sum(task in self._slice_bodies for plan in plans for task in plan.tasks)
@@ -342,7 +341,7 @@ class CandidateEvaluation:
     def _reference_plan(
         self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
     ) -> Plan | None:
-        """Return a look's tasks that a best policy plays; None without tasks of its kinds."""
+        """Return the plan by which a best policy plays a look's tasks of `kinds`, or None."""
         tasks = tuple(
             task
             for task in plan.tasks
@@ -358,8 +357,8 @@ class CandidateEvaluation:
         return plan.model_copy(update=changes)
 
     def _find_targets(self, connection: "Connection") -> tuple[Target, ...]:
-        """Return the targets: from the tasks that its cycle wrote, else its kind or its members'.
-        Only the sign-flip test takes several; others get the largest. Raises CannotExamine."""
+        """Return the targets from the tasks that the cycle wrote, else the candidate's or members'
+        kinds. Only the sign-flip test takes several; others get the first. Raises CannotExamine."""
         written: list[tuple[str, str]] = []
         for pattern, task in list_aims(connection, self._jobs):
             kind = self._find_kind(task)
@@ -384,7 +383,7 @@ class CandidateEvaluation:
         return targets if self._gate.test == "sign_flip" else targets[:1]
 
     def _find_kind(self, task: str) -> str | None:
-        """Return the generator that makes tasks like this one; None if there is none."""
+        """Return a task's kind, if the environment generates this kind; else None."""
         try:
             kind = self._environment.task(task).capability
         except UnknownTask:
@@ -393,7 +392,7 @@ class CandidateEvaluation:
         return kind if kind in self._environment.capabilities else None
 
     def _find_best(self, connection: "Connection") -> dict[str, BestPolicy]:
-        """Return kind -> the policy that was best at it, unless the incumbent was."""
+        """Return kind -> the best policy so far, for kinds at which it is not the incumbent."""
         row = self._row
         promotions = succession.list_promotions(connection, row.alias, row.base)
         incumbent = None if self._incumbent is None else self._incumbent.adapter
@@ -405,13 +404,13 @@ class CandidateEvaluation:
     # Playing
 
     def _run(self, name: str, plan: Plan, what: str) -> Generator[str, None, bool]:
-        """Advance a trial and return whether it is over. Raises CannotExamine, JobStartError."""
+        """Advance a trial; return whether it is over. Raises CannotExamine, JobStartError."""
         start = partial(self._start, name, plan, what)
         return (yield from self._trials.advance(name, f"trial {name}", start))
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
-        """Start a trial's next attempt once no earlier gate's trial of the candidate runs. Raises
-        CannotExamine for a task without a body. Raises JobStartError if the user's model is
+        """Start a trial's next attempt, unless an outdated trial of the candidate still runs.
+        Raises CannotExamine for a task without a body, and JobStartError if the user's model is
         unreachable, its files are damaged, or the agent's checkpoint is missing."""
         own = {task: self._slice_bodies[task] for task in plan.tasks if task in self._slice_bodies}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
@@ -432,8 +431,8 @@ class CandidateEvaluation:
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 
     def _stop_others(self, name: str) -> Generator[str, None, bool]:
-        """Stop trials with other users, incumbents or rules, and note this one; return whether one
-        runs."""
+        """Stop the candidate's trials with other users, incumbents or rules, and note this trial.
+        Return whether such a trial still runs."""
         path = self._runner.folder(_TRIALS) / self._row.adapter
         noted = path.read_text().split() if path.exists() else []
         own = self.digest[:_DIGITS]
@@ -449,8 +448,8 @@ class CandidateEvaluation:
         return bool(active)
 
     def find_wait(self) -> GateWait | None:
-        """Return the reason why the next trial's attempt waits; None if one runs, or none is known.
-        Raises RunnerUnavailable."""
+        """Return the reason why the next trial's attempt waits. None if an attempt runs, or no
+        reason is known. Raises RunnerUnavailable."""
         number = _PILOT
         while (note := self._read_note(number)) is not None:
             if note.following is None:
@@ -469,7 +468,7 @@ class CandidateEvaluation:
         return None
 
     def _find_trial_wait(self, job: str, state: TrialState) -> tuple[GateWait | None, bool]:
-        """Return a stopped trial's reason to wait, and whether it is over."""
+        """Return why the next attempt of a trial waits, and whether the trial is over."""
         row = self._row
         if isinstance(state, Exit):
             result = self._trials.judge_exit(job, state)
@@ -482,7 +481,7 @@ class CandidateEvaluation:
         return self._find_start_wait(), False
 
     def _find_start_wait(self) -> GateWait | None:
-        """Return a precondition of an attempt that may be missing, if there is one."""
+        """Return why an attempt may be unable to begin: checkpoint, files or users' endpoint."""
         row, user = self._row, self._user
         setting: str | None = CHECKPOINT_SETTING
         try:
@@ -498,7 +497,7 @@ class CandidateEvaluation:
 
     @property
     def _erring(self) -> str | None:
-        """Return the name of the users' player if the users may err, else None."""
+        """Return the name of the model that plays the users, if it may err; else None."""
         user = self._user
         return name_fallible_user(self._environment, None if user is None else user.simulator)
 
@@ -517,7 +516,7 @@ class CandidateEvaluation:
     def _close_trial(
         self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
     ) -> Generator[str, None, _TrialNote | None]:
-        """Record a finished trial and note the next sizes; None while a best policy still plays."""
+        """Record a finished trial, decide and note the next sizes. None: a best policy plays."""
         played = self._read_attempts(self._job(number), plan)
         self._record(played)
         if sizes is None:
@@ -558,7 +557,7 @@ class CandidateEvaluation:
     def _judge(
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan], sizes: Sizes
     ) -> Generator[str, None, GateReport | None]:
-        """Return the gate's report on all looks so far; None while a best policy plays."""
+        """Return the gate's report on all looks so far; None while a best policy still plays."""
         evaluation = self._measure(played, self._pair(played), sizes)
         report = decide(evaluation, self._gate)
         if not self._best or report.decision == "REJECT":
@@ -571,8 +570,8 @@ class CandidateEvaluation:
     def _play_references(
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
     ) -> Generator[str, None, list[Reference] | None]:
-        """Return the best policies' results on all looks; None while one plays. Earlier reports
-        stand in for a policy that cannot be played."""
+        """Return the best policies' results on all looks; None while such a policy plays. For a
+        policy that cannot be played, the gap of earlier reports is used."""
         by_policy: dict[str, list[str]] = {}
         for kind, policy in self._best.items():
             by_policy.setdefault(self._name_policy(policy), []).append(kind)
@@ -602,7 +601,7 @@ class CandidateEvaluation:
     def _play_reference(
         self, policy: BestPolicy, kinds: Collection[str], looks: Sequence[Plan]
     ) -> Generator[str, None, list[TrialAttempt] | None]:
-        """Return a best policy's attempts; None while it plays. Raises CannotExamine."""
+        """Return a best policy's attempts; None while it still plays. Raises CannotExamine."""
         name = self._name_policy(policy)
         attempts: list[TrialAttempt] = []
         for number, look in enumerate(looks, start=1):
@@ -617,7 +616,7 @@ class CandidateEvaluation:
         return attempts
 
     def _pair(self, played: Sequence[TrialAttempt]) -> list[Pair]:
-        """Return the pairs in playing order. Raises TooFewTrials."""
+        """Return the verdicts of incumbent and candidate, paired by task. Raises TooFewTrials."""
         slices = {
             attempt.head.task.id: _slice(attempt, self._slice_bodies)
             for attempt in played
@@ -655,8 +654,8 @@ class CandidateEvaluation:
     def _measure(
         self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
     ) -> Evaluation:
-        """Measure all looks without the best policies. Targets lose the tasks that users
-        spoiled."""
+        """Return the gate's measurements without best policies. If users may err, targets shrink to
+        the tasks with a verdict."""
         targets = sizes.targets
         if self._erring is not None:
             targets = tuple(shrink_target(target, pairs) for target in targets)
@@ -670,21 +669,21 @@ class CandidateEvaluation:
         )
 
     def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
-        """Return a look's report; if no more may be played, decide the open checks."""
+        """Return a look's report with the rules. If it is the last, decide its open checks too."""
         report = report.model_copy(update={"rules": self._rules})
         if report.decision == "EXTEND" and self._extend(report, sizes) is None:
             return conclude(report)
         return report
 
     def _extend(self, report: GateReport, sizes: Sizes) -> Sizes | None:
-        """Return the sizes after a look; None if its report is the last."""
+        """Return the sizes for the next look; None if there is no next look."""
         if report.decision != "EXTEND":
             return None
         following = extend_sizes(sizes, report, self._trial)
         if following is None or not self._plays_slice:
             return following
         more = set(self._tasks(following.tasks, 0)) - set(self._tasks(sizes.tasks, 0))
-        # Without more tasks in the environment, the slice stays open.
+        # The environment may have no more tasks of the slice.
         return following if more else None
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
@@ -701,7 +700,7 @@ class CandidateEvaluation:
         return replace(conduct, evidence=_measure_evidence(own, self._slice_bodies))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
-        """Append measurement and decision in one batch, once."""
+        """Append the events AdapterEvaluated and GateDecided in one batch, at most once."""
         incumbent = None if self._incumbent is None else self._incumbent.adapter
         pairs = [pair for pair in list_traffic(pairs) if pair.slice not in self._siblings]
         decisions: dict[str, Decision] = {
@@ -726,7 +725,7 @@ class CandidateEvaluation:
         Decisions(self._app).take_all(decisions, self._row.cause, self._origin(number))
 
     def _read_report(self, number: int) -> GateReport | None:
-        """Return a look's report from before a kill, even if other policies can play now."""
+        """Return the report that was appended for a look before an interruption, or None."""
         with self._app.reading() as connection:
             steps = serving.steps_of(connection, derive_id(self._origin(number), "gate"))
             row = serving.adapter_row(connection, self._row.adapter)
@@ -742,7 +741,7 @@ class CandidateEvaluation:
 
 
 def _find_rules(environment: Environment, kinds: Iterable[str]) -> dict[str, str]:
-    """Return kind -> version of its rules, without first versions, so that old digests stay."""
+    """Return kind -> version of its grading rules. First versions are left out: digests stay."""
     known = [kind for kind in kinds if kind in environment.capabilities]
     tasks = {kind: environment.generate(kind, FIRST_TASK) for kind in known}
     return {
@@ -760,7 +759,7 @@ def _kind(attempt: TrialAttempt) -> str:
 
 
 def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
-    """Return an attempt's kind of task, or the slice if `behind` has the task."""
+    """Return the slice of an attempt: AFTER_ERROR if its task is in `behind`, else its kind."""
     task = attempt.head.task
     return AFTER_ERROR if task is not None and task.id in behind else _kind(attempt)
 
@@ -768,8 +767,8 @@ def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
 def _measure_evidence(
     played: Iterable[TrialAttempt], behind: Collection[str]
 ) -> dict[str, TaskEvidence]:
-    """Return task -> evidence of one player's answers. Trials without a verdict are left out; the
-    result is empty if an earlier version played."""
+    """Return task -> evidence of one player's answers, without trials that have no verdict. Return
+    {} if an earlier version of the program played, which measured none."""
     by_task: dict[str, list[TrialAttempt]] = {}
     for attempt in played:
         if attempt.evidence is None:
@@ -815,9 +814,9 @@ def _is_user_error(attempt: TrialAttempt) -> bool:
 def _by_kind(
     played: Sequence[TrialAttempt], behind: Collection[str], users: str | None
 ) -> dict[str, list[list[bool]]]:
-    """Return kind or slice -> the verdicts of each task. If model `users` may err, their faulty
-    trials and tasks with one trial left are left out. Raises CannotExamine if another trial has no
-    verdict, or a kind no task."""
+    """Return kind or slice -> the incumbent's verdicts on each task. If `users` (their model) may
+    err, trials with their errors are left out, and so are tasks with fewer than two trials left.
+    Raises CannotExamine if another trial has no verdict, or a kind has no task."""
     kinds = {
         item.head.task.id: _slice(item, behind) for item in played if item.head.task is not None
     }
@@ -849,7 +848,8 @@ def _reference_pairs(
     trials: int,
     users: str | None,
 ) -> list[Pair]:
-    """Pair a kind's attempts, with a best policy as the incumbent. Raises TooFewTrials."""
+    """Return the pairs of a kind: a best policy's `attempts` in the incumbent's place, and the
+    candidate's in `played`. Raises TooFewTrials."""
     slices = {
         attempt.head.task.id: kind
         for attempt in attempts

@@ -1,5 +1,5 @@
-"""Advance a gate's trials, for adapters of any role. A trial outlives the worker, an interrupted
-attempt is repeated, and a wrong setting makes it wait (gate_waits.py)."""
+"""Run a gate's trials, for adapters of any role. A trial outlives the worker. An interrupted
+attempt is repeated, and a wrong setting makes the trial wait (gate_waits.py)."""
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CannotExamine(KintsugiError):
-    """The candidate cannot be played."""
+    """The candidate cannot be played, so its gate rejects it."""
 
 
 class GateTrials:
@@ -33,15 +33,15 @@ class GateTrials:
         checkpoint: Path,
         user: ModelUser | None,
     ) -> None:
-        """`checkpoint` is the agent's base; `user` plays the users, None: the environment's own."""
+        """Use the agent's base model `checkpoint`, and `user` (None: the environment's own)."""
         self._app, self._runner, self._row = app, runner, row
         self._means = Means(checkpoint=str(checkpoint), user=user)
 
     def advance(
         self, job: str, name: str, start: Callable[[], Iterator[str]]
     ) -> Generator[str, None, bool]:
-        """Advance the trial `name` and return whether it is over; `start` begins an attempt. Raises
-        CannotExamine, and JobStartError while a setting is wrong."""
+        """Start, watch or stop the trial's job; return whether the trial is over. `start` begins an
+        attempt. Raises CannotExamine if it failed, and JobStartError while a setting is wrong."""
         settings = self._app.settings.jobs
         match self._runner.state(job):
             case Absent():
@@ -66,17 +66,17 @@ class GateTrials:
         return False
 
     def stop(self, job: str, name: str, reason: str) -> str:
-        """Stop the trial `name` and return a sentence."""
+        """Stop a trial's job and return a sentence that calls the trial `name`."""
         self._runner.cancel(job, reason)
         return f"{name} is told to stop: {reason}"
 
     def judge_exit(self, job: str, ended: Exit) -> Over | Again | SettingFault:
-        """Return the meaning of an attempt's end."""
+        """Return the meaning of an attempt's end: it is over, to be repeated, or waits."""
         attempts = self._app.settings.jobs.attempts
         return judge_exit(ended, self._runner.folder(job), self._means, attempts)
 
     def check_checkpoint(self) -> None:
-        """Raise JobStartError if this machine lacks its checkpoint."""
+        """Raise JobStartError if jobs run on this machine and it lacks the agent's checkpoint."""
         if not self._runner.hands_keys:
             return
         trouble = find_checkpoint_trouble(Path(self._means.checkpoint), self._row.alias)
@@ -84,7 +84,7 @@ class GateTrials:
             raise JobStartError(self.describe_wait(trouble))
 
     def describe_wait(self, reason: str) -> str:
-        """Return a sentence on the gate's wait."""
+        """Return the sentence that the gate waits for this reason."""
         return f"{self._row.adapter} waits: {reason}"
 
     def reject(self, reason: str, origin: str) -> str:

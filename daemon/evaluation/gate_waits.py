@@ -1,8 +1,8 @@
-"""Waits of a gate for an endpoint or a setting, which tell nothing of the candidate.
+"""Reasons why a gate waits for an endpoint or a setting. They say nothing about the candidate.
 
-A trial without tokens for its users' endpoint (`models.user.max_tokens`), or with a missing or
-wrong checkpoint (`agents.checkpoint`), ends with that setting's name. Its next attempt begins when
-the setting, or the checkpoint's files, changed.
+A trial ends with a setting's name if its users' endpoint has no tokens left
+(`models.user.max_tokens`), or the checkpoint is missing or wrong (`agents.checkpoint`). Its next
+attempt begins when that setting, or a file of the checkpoint, has changed.
 """
 
 from dataclasses import dataclass
@@ -21,34 +21,34 @@ _CONFIG: Final = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class GateWait:
-    """A gate that waits."""
+    """Why the gate of an adapter waits."""
 
     adapter: str
     alias: str
     role: Literal["agent", "user"]
     """Role of the adapter."""
     says: str
-    """Reason as a sentence with the remedy."""
+    """The reason and its remedy, as a sentence."""
     waits_for: tuple[str, ...] = ()
-    """URLs that have to answer first: the users' model."""
+    """URLs that must answer first: the endpoint of the users' model."""
     setting: str | None = None
-    """Setting to mend first, if any."""
+    """Setting that must be corrected first; None if no setting is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """A trial's attempt that a setting ended."""
+    """The end of a trial's attempt by a wrong setting."""
 
     setting: str
     reason: str
     is_due: bool
-    """Whether the setting or its checkpoint changed since, so that the next attempt may begin."""
+    """Whether the setting or the checkpoint has changed, so that the next attempt may begin."""
 
 
 class Means(StrictModel):
-    """Means of a trial that do not decide the players."""
+    """The part of a trial's plan that waits depend on: checkpoint and users' model."""
 
-    # A plan has more.
+    # A plan has more fields.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     checkpoint: str
@@ -58,8 +58,8 @@ class Means(StrictModel):
 def judge_exit(
     ended: Exit, folder: Path, means: Means, attempts: int
 ) -> Over | Again | SettingFault:
-    """Return the meaning of an attempt's end; `attempts` in a row may fail, `means` are the
-    next's."""
+    """Return the meaning of an attempt's end. The limit of failed attempts in a row is `attempts`;
+    the next attempt would use `means`."""
     result = ended.result
     if result is None or result.setting is None:
         return verdict(ended, attempts)
@@ -70,7 +70,7 @@ def judge_exit(
 
 
 def _is_newer(checkpoint: Path, folder: Path) -> bool:
-    """Return whether files of a checkpoint are newer than a trial's last attempt."""
+    """Return whether a checkpoint's files changed after a trial's last attempt ended."""
     if not checkpoint.is_dir():
         return False
     ended = read_mtime(JobFolder(folder).attempts()[-1].with_suffix(".out"))
@@ -78,7 +78,7 @@ def _is_newer(checkpoint: Path, folder: Path) -> bool:
 
 
 def find_checkpoint_trouble(checkpoint: Path, alias: str) -> str | None:
-    """Return why no trial can begin here without its checkpoint; None if it is there."""
+    """Return a sentence if this machine lacks the agent's checkpoint; None if it has it."""
     if (checkpoint / _CONFIG).is_file():
         return None
     return (
@@ -88,7 +88,7 @@ def find_checkpoint_trouble(checkpoint: Path, alias: str) -> str | None:
 
 
 def describe_endpoint_wait(adapter: str, user: EndpointUser) -> str:
-    """Return the sentence on a trial that waits for the users' endpoint."""
+    """Return the sentence that the next trial waits for a slot and for the users' endpoint."""
     return (
         f"no trial of {adapter} runs: the next one waits for a slot (jobs.slots), and until the "
         f"model of its users answers at {user.url}"

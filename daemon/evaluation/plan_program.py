@@ -1,8 +1,8 @@
-"""A program that plays a plan in chunks and stores each before the next.
+"""A program that plays a plan in chunks and stores each chunk before it begins the next.
 
-stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or
-`{"outcome": "failed", "reason": ...}`, with `setting` if one is at fault. Exit codes: 0, 1, and 2
-for an unreadable plan. Guarantee: a killed program plays only its unfinished chunk again.
+stdout is JSON Lines: heartbeats, and at the end `{"outcome": "played"}` or `{"outcome": "failed",
+"reason": ...}`, with `setting` if a setting is at fault. Exit codes: 0 played, 1 failed, 2
+unreadable plan. Guarantee: after a kill, only the unfinished chunk is played again.
 
     FOLDER/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     FOLDER/rollouts.jsonl      a head with the plan's digest, then one line per chunk: [item, ...]
@@ -38,14 +38,14 @@ PlanModel = TypeVar("PlanModel", bound=StrictModel)
 
 
 class BadPlan(KintsugiError):
-    """The file is no plan, or the folder holds another plan's chunks."""
+    """The folder's journal belongs to another plan, or is damaged."""
 
 
 class WrongSetting(KintsugiError):
-    """A setting prevents a plan; no player is at fault."""
+    """A wrong setting prevents the plan from being played; no player is at fault."""
 
     def __init__(self, setting: str, reason: str) -> None:
-        """Take the setting's name and a reason that names its value and the remedy."""
+        """Name the setting and give the reason, with the setting's value and the remedy."""
         super().__init__(reason)
         self.setting: Final = setting
 
@@ -55,21 +55,21 @@ class _Head(StrictModel):
 
 
 class ChunkJournal(Generic[Item]):
-    """The chunks of one plan on disk."""
+    """The file in `folder` that holds the played chunks of one plan."""
 
     def __init__(self, folder: Path, digest: str, items: TypeAdapter[tuple[Item, ...]]) -> None:
-        """`digest` is the plan's; `items` reads and writes a chunk."""
+        """Use the plan's `digest`, and `items` to read and write a chunk."""
         self._path, self._digest, self._items = folder / JOURNAL, digest, items
 
     def read(self) -> list[tuple[Item, ...]]:
-        """Return the whole chunks, if any. Raises BadPlan for another plan's or a damaged file."""
+        """Return the complete chunks. Raises BadPlan if the file is damaged or of another plan."""
         return self._read()[0]
 
     def fill(
         self, chunks: Sequence[Chunk], prepare: Callable[[], Callable[[Chunk], Iterable[Item]]]
     ) -> None:
-        """Play the missing chunks with the result of `prepare`, which is called only if needed.
-        Raises BadPlan, OSError and the player's errors."""
+        """Play and store the missing chunks. `prepare` returns the function that plays a chunk, and
+        is called only if a chunk is missing. Raises BadPlan, OSError and the player's errors."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         done, end = self._read()
         if len(done) == len(chunks):
@@ -101,7 +101,7 @@ class ChunkJournal(Generic[Item]):
 def open_plan_environment(
     environment: str, benchmarks: str | None, definitions: Path
 ) -> "Environment":
-    """Return a plan's environment with the bodies in the folder `definitions`. Raises
+    """Open a plan's environment with the task bodies that the folder `definitions` holds. Raises
     UnknownEnvironment, EnvironmentBroken, OSError."""
     from daemon.solver.journal import read_definitions
     from envs.registry import open_place
@@ -119,7 +119,7 @@ def run_program(
     model: type[PlanModel],
     play: Callable[[PlanModel, Path], None],
 ) -> int:
-    """Run `PROGRAM PLAN.json --out DIR` (default: the process's) and return its exit code."""
+    """Run `PROGRAM PLAN.json --out DIR` (default: the process's arguments); return an exit code."""
     parser = ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -140,22 +140,22 @@ def run_program(
 
 
 class Heartbeat:
-    """Writes signs of life to stdout."""
+    """Writes heartbeats to stdout, which show that the program is alive."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def say(self, **activity: Any) -> None:
-        """Write the activity and the seconds since the start."""
+        """Write a heartbeat with this activity and the seconds since the program's start."""
         self._last = time.monotonic()
         say(heartbeat={"seconds": round(self._last - _BEGAN, 1), **activity})
 
     def say_when_due(self, **activity: Any) -> None:
-        """Write it unless the last one was seconds ago."""
+        """Write a heartbeat if the last one is at least `_HEARTBEAT_SECONDS` old."""
         if time.monotonic() - self._last >= _HEARTBEAT_SECONDS:
             self.say(**activity)
 
 
 def say(**document: Any) -> None:
-    """Print a line of JSON on stdout."""
+    """Print a document as one line of JSON on stdout."""
     print(json.dumps(document), flush=True)

@@ -1,7 +1,7 @@
 """Players of a trial or an evaluation: an adapter, or a version with members and a chooser.
 
-Evaluation reaches the choosers' method only here. A stored plan has a chooser's fields as `router`
-and `router_adapter`.
+Only this module of the evaluation imports the methods by which choosers choose. In a stored plan
+the chooser's fields are named `router` and `router_adapter`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class NoSuchPart(KintsugiError):
-    """A version's adapter is unknown, or its files are gone."""
+    """An adapter that is a part of a version is unknown, or its files were collected."""
 
 
 class Adapter(StrictModel):
@@ -42,11 +42,11 @@ class Adapter(StrictModel):
 
 
 class PlayerWithMembers(StrictModel):
-    """A version with members and a chooser, with its produced adapters."""
+    """A version with members and a chooser, and the adapters of both."""
 
     name: str
     members: dict[str, Adapter | None]
-    """Member -> its player; None for the base."""
+    """Member's skill -> the adapter that answers for it; None: the base."""
     router: Chooser
     router_adapter: Adapter | None = None
     """Adapter that chooses; None for the base."""
@@ -73,16 +73,16 @@ class PlayerWithMembers(StrictModel):
         return self.router_adapter
 
     def find_member(self, choice: MemberChoice) -> Adapter | None:
-        """Return the player after a choice; None for the base."""
+        """Return the adapter of the chosen member; None: the base."""
         return None if choice.skill is None else self.members[choice.skill]
 
 
 Player = Adapter | PlayerWithMembers | None
-"""None stands for the base itself."""
+"""The policy that plays: an adapter, a version with members, or None for the base."""
 
 
 def list_adapters(player: Player) -> list[Adapter]:
-    """Return the adapters that a player needs."""
+    """Return all adapters that a player needs, with its chooser's."""
     if isinstance(player, PlayerWithMembers):
         parts = (*player.members.values(), player.chooser_adapter)
         return [adapter for adapter in parts if adapter is not None]
@@ -90,7 +90,7 @@ def list_adapters(player: Player) -> list[Adapter]:
 
 
 def build_player(connection: "Connection", row: "AdapterRow | None") -> Player:
-    """Return a version's player; the base (None) without a row. Raises NoSuchPart."""
+    """Return the player for a version's row; None (the base) for no row. Raises NoSuchPart."""
     if row is None:
         return None
     if row.chooser is None:
@@ -114,7 +114,7 @@ def describe_composition(composition: Composition) -> dict[str, Any]:
 
 
 def list_member_kinds(connection: "Connection", row: "AdapterRow") -> tuple[str, ...]:
-    """Return the kinds of a version's members, each once and in order; of an adapter its own."""
+    """Return the different kinds of task of a version's members, or of an adapter its own kind."""
     from consumers.reads.serving import adapter_row
 
     if row.has_files:
@@ -150,8 +150,8 @@ def choose_members(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]],
 ) -> list[MemberChoice]:
-    """Return each conversation's member; `tools` are the agent's in each. `policy` is the chooser's
-    adapter's. Raises NoTemplate."""
+    """Let the chooser, which answers by `policy`, choose a member for each conversation. `tools`
+    holds the tools that each conversation offers the agent. Raises NoTemplate."""
     from daemon.methods.skills.engine_router import ask
 
     answers = ask(policy, chat, player.router, conversations, tools)
@@ -166,8 +166,8 @@ async def choose_member(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> MemberChoice:
-    """Return a conversation's member by an engine's thread. Raises EndpointUnavailable,
-    NoTemplate."""
+    """Let the chooser choose a conversation's member, with the engine that `thread` runs. Raises
+    EndpointUnavailable, NoTemplate."""
     from daemon.methods.skills.engine_router import ask_thread
 
     answer = await ask_thread(thread, chat, policy, player.router, messages, tools)
@@ -177,8 +177,8 @@ async def choose_member(
 def make_endpoint_chooser(
     composition: Composition, endpoints: "Mapping[str | None, Endpoint]", list_fields: "ListFields"
 ) -> "Choose":
-    """Return a function that asks the chooser behind an endpoint. `endpoints` maps each part (None:
-    the base) to its endpoint; `list_fields` returns the prompt's fields beside the messages."""
+    """Return a function that asks the chooser over HTTP. `endpoints` maps each adapter (None: the
+    base) to its endpoint. `list_fields` returns the prompt's fields other than the messages."""
     from daemon.methods.skills.endpoint_router import EndpointRouter
 
     return EndpointRouter(composition, endpoints, list_fields).choose

@@ -1,12 +1,12 @@
-"""One evaluation from the command to the report (log -> episodes -> log).
+"""Play one evaluation and report it (log -> episodes -> log).
 
-`Spec` decides the result; its digest, with the tasks', names the evaluation. A `Run` is one pass
-over the tasks; the next begins when every attempt of the last has an end. A rollout's id follows
-from digest, run, task, trial and try, and one in the tables is not played again. The next command
-repeats an attempt that machines spoiled, `TRIES` times in all.
+A `Spec` decides the result. Its digest, with those of the tasks, names the evaluation. A `Run` is
+one pass over the tasks; the next run begins when every attempt of the last one has ended. A
+rollout's id follows from digest, run, task, trial and try. A rollout in the tables is not played
+again. The next command repeats an attempt that an infrastructure error spoiled (`TRIES` in all).
 
-Guarantee: an attempt counts once, whatever was killed when. Not covered: two homes that play one
-evaluation at once; both play, and one counts.
+Guarantee: an attempt counts once, even if processes are killed. Not covered: two homes that play
+one evaluation at the same time; both play, and one counts.
 """
 
 import asyncio
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from envs.players import Player
 
 TRIES: Final = 3
-"""Tries of an attempt that machines spoil."""
+"""Largest number of tries of an attempt that infrastructure errors spoil."""
 
 Slot = tuple[str, int]
-"""(task id, trial)."""
+"""One attempt of a run: (task id, trial)."""
 
 
 class EvaluationBusy(KintsugiError):
@@ -67,17 +67,17 @@ class EvaluationBusy(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice among the tasks of an environment."""
+    """The tasks that an evaluation takes from an environment."""
 
     split: str = GENERATED
     first: int | None = None
-    """Most tasks; of a mixture, the exact number."""
+    """Number of tasks to take; None: all."""
     ids: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     mix: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self, environment: Environment, seed: int) -> Iterator[TaskDefinition]:
-        """Yield the tasks. Raises UnknownTask, EnvironmentFailure."""
+        """Yield the tasks; `seed` draws a mixture. Raises UnknownTask, EnvironmentFailure."""
         with environment_code(environment, "while its tasks were made"):
             yield from islice(self._all(environment, seed), self.first)
 
@@ -102,7 +102,7 @@ class ModelEndpoint:
     max_tokens: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     moved_from: str | None = None
-    """Its address when the evaluation was begun; None: the same."""
+    """Address of the endpoint when the evaluation began; None: `base_url`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +115,22 @@ class Spec:
     seed: int
     agent: ModelEndpoint
     user: ModelEndpoint | None
-    """None: the scripted one."""
+    """Model that plays the user; None: the environment's scripted user."""
     candidates: int
-    """Candidate lines that the user's model writes."""
+    """Number of candidate lines that the user's model writes for each line."""
     timeout: float
     alias: str
     base: str
     composition: Composition | None = None
-    """Members and chooser behind the agent's model, if it has some."""
+    """Members and chooser of the version that the agent's model is; None for one policy."""
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
-        """Yield the tasks. Raises UnknownTask, EnvironmentFailure."""
+        """Yield the evaluation's tasks. Raises UnknownTask, EnvironmentFailure."""
         return self.selection.tasks(environment, self.seed)
 
     @property
     def provenance(self) -> Provenance:
-        """Return the provenance of the evaluation's rollouts."""
+        """Return the facts that each rollout of the evaluation records about its origin."""
         fields = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
         if self.user is None:
             return Provenance(**fields, purpose="evaluate")
@@ -140,7 +140,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Means of a run, which do not tell one evaluation from another."""
+    """Settings of a run that do not belong to the evaluation's identity."""
 
     agent_key: str | None
     user_key: str | None
@@ -150,19 +150,19 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A task's facts for a report."""
+    """The facts about a task that a report needs."""
 
     id: str
     capability: str
     digest: str
     scripted: bool
-    """Whether its own script plays the user."""
+    """Whether the task has a script that plays the user."""
     categories: tuple[str, ...] = ()
-    """Groups in the report beside its capability."""
+    """Groups of the report that the task is in, besides its capability."""
     graded: bool = False
-    """Whether its reward is a score between 0 and 1."""
+    """Whether the task's reward is a score between 0 and 1, not only pass or fail."""
     rules: str = "1"
-    """Version of its rules."""
+    """Version of the task's grading rules."""
 
 
 @dataclass(slots=True)
@@ -174,17 +174,17 @@ class Run:
     lines: Sequence[Line]
     trials: int
     ended: dict[Slot, "Verdict"] = field(default_factory=dict)
-    """Outcome of each attempt's last try."""
+    """Attempt -> outcome of its last try; attempts without a recorded try are absent."""
     tries: Counter[Slot] = field(default_factory=Counter)
     resumed: int = 0
-    """Attempts that were in the log already."""
+    """Number of attempts whose result was in the tables when the run was opened."""
 
     @property
     def slots(self) -> Iterator[Slot]:
         return ((line.id, trial) for line in self.lines for trial in range(self.trials))
 
     def waits(self, slot: Slot) -> bool:
-        """Return whether an attempt is still to be played."""
+        """Return whether an attempt has to be played, for the first time or again."""
         verdict = self.ended.get(slot)
         if verdict is None:
             return True
@@ -197,13 +197,13 @@ class Run:
         return sum(map(self.waits, self.slots))
 
     def rollout(self, slot: Slot, number: int) -> str:
-        """Return the id of a try, counted from 0."""
+        """Return the rollout id of an attempt's try `number`, counted from 0."""
         task, trial = slot
         parts = [self.digest, str(self.number), task, str(trial)]
         return derive_id("evaluate", *parts, *([str(number)] if number else []))
 
     def plan(self, tasks: Iterable[TaskDefinition]) -> Iterator[tuple[TaskDefinition, int]]:
-        """Yield the slots still to be played; make each task on its turn."""
+        """Yield each (task, trial) that has to be played; read the tasks one by one."""
         for task in tasks:
             for trial in range(self.trials):
                 if self.waits((task.id, trial)):
@@ -213,8 +213,8 @@ class Run:
 def survey(
     environment: Environment, spec: Spec, note: Callable[[TaskDefinition], None] | None = None
 ) -> list[Line]:
-    """Return an evaluation's tasks, and call `note` with each. Raises UnknownTask, also for too
-    few."""
+    """Return a `Line` for each task of an evaluation, and call `note` with each task. Raises
+    UnknownTask, also if there are too few tasks."""
     lines = []
     for task in spec.tasks(environment):
         if note is not None:
@@ -235,7 +235,7 @@ def survey(
 
 
 def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
-    """Return the evaluation's digest: equal for equal commands on equal tasks under equal rules."""
+    """Return the evaluation's digest. Equal specs, tasks and rules have equal digests."""
     tasks = [[line.id, line.digest] for line in lines]
     versions = "+".join(sorted({line.rules for line in lines}))
     fields = asdict(spec)
@@ -249,7 +249,7 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
 
 
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
-    """Return the first incomplete run of an evaluation, with its folded attempts."""
+    """Return the first run with attempts to play, with the attempts that the tables have."""
     for number in count(1):
         run = load_run(connection, Run(digest, number, lines, trials))
         if run.pending:
@@ -259,7 +259,7 @@ def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trial
 
 @contextmanager
 def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
-    """Let one process of a home play an evaluation. Raises EvaluationBusy."""
+    """Hold a lock, so that one process of a home plays an evaluation. Raises EvaluationBusy."""
     path = home / "evaluations" / f"{digest[:16]}.lock"
     private.make_folder(path.parent)
     with private.open_lock(path) as lock:
@@ -276,14 +276,14 @@ def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
 async def prepare_setup(
     stack: AsyncExitStack, environment: Environment, spec: Spec, means: Means
 ) -> Setup:
-    """Return the players, after a check of both endpoints."""
+    """Return the environment with its agent and user, after a check of their endpoints."""
     import stamina.instrumentation
 
     from envs.endpoint import Endpoint, Sampling
     from envs.players import ModelAgent
     from envs.simulator import ModelUser
 
-    # It would log each retry; what came of it is in the rollout's reason.
+    # The library would log each retry; the rollout's reason has the result of the retries.
     stamina.instrumentation.set_on_retry_hooks(())
 
     async def endpoint(served: ModelEndpoint, key: str | None) -> "Endpoint":
@@ -336,8 +336,8 @@ async def prepare_setup(
 async def play_run(
     app: "App", setup: Setup, spec: Spec, run: Run, concurrency: int
 ) -> AsyncGenerator[list[tuple[str, Attempt]], None]:
-    """Play the missing attempts; yield (rollout id, attempt) when both are durable in the log.
-    Raises the errors of `play_all`, after every finished attempt was recorded."""
+    """Play the missing attempts. Yield lists of (rollout id, attempt) when they are durable in the
+    log. Raises the errors of `play_all`, after every finished attempt was recorded."""
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
     choices = setup.agent.choices if isinstance(setup.agent, MemberAgents) else {}
@@ -350,7 +350,7 @@ async def play_run(
                 )
                 for rollout, attempt in named
             ]
-            # A thread of its own: syncing a disk must not hold up the episodes.
+            # In another thread, because a sync of the disk must not delay the episodes.
             await asyncio.to_thread(append_rollouts, app.spool, app.blobs, rollouts)
             for attempt in attempts:
                 _note(run, attempt)
@@ -360,7 +360,7 @@ async def play_run(
 def passive(
     environment: Environment, spec: Spec, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, grading.Grade]:
-    """Return task -> the verdict on an agent that does nothing; not recorded."""
+    """Return task -> the verdict on an agent that does nothing. Nothing is recorded."""
     grades = {}
     for task in spec.tasks(environment):
         grades[task.id] = do_nothing(environment, task)
@@ -374,11 +374,11 @@ def report(
     idle: Mapping[str, grading.Grade],
     add: Callable[[Sequence[Line]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the document of `kintsugi eval --json`; `add` adds to it from the tasks that can be
-    judged.
+    """Return the document of `kintsugi eval --json`. `add` gets the tasks that count and returns
+    more fields.
 
-    pass^k counts tasks that can be judged whole, since a judge's task could only show failures.
-    Those are named, and `without_judge` counts all tasks without the judge's part.
+    pass^k counts only tasks without a part for a judge, because others could only fail here. The
+    others are listed, and `without_judge` counts all tasks without the judge's part.
     """
     open_tasks = {task for task, grade in idle.items() if grade.open_parts}
     judged = [line for line in run.lines if line.id not in open_tasks]
@@ -416,8 +416,8 @@ def report(
 
 
 def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]) -> dict[str, Any]:
-    """Return pass^k over several environments (name -> run and passive verdicts), and the number of
-    tasks. Each task counts alike, as in tau2-bench. Tasks that need a judge are left out."""
+    """Return pass^k over all tasks of several environments (name -> run and verdicts of `passive`).
+    Tasks count equally, as in tau2-bench. Tasks that need a judge are left out."""
     outcomes: dict[str, list[bool | None]] = {}
     for name, (run, idle) in played.items():
         judged = [line for line in run.lines if not idle[line.id].open_parts]
@@ -460,7 +460,7 @@ def _check(environment: Environment, selection: Selection, lines: Sequence[Line]
 
 
 def load_run(connection: "Connection", run: Run) -> Run:
-    """Return a run with its attempts from the tables."""
+    """Add to a run the outcomes of its attempts in the tables, and return it."""
     from consumers.reads.rollouts import verdicts
 
     ids = {run.rollout(slot, tried): slot for slot in run.slots for tried in range(TRIES)}
@@ -490,7 +490,7 @@ def _slot(attempt: Attempt) -> Slot:
 def outcomes_of(
     run: Run, lines: Sequence[Line], without_judge: bool = False
 ) -> dict[str, list[bool | None]]:
-    """Return task -> verdicts of its trials, without tasks that have none."""
+    """Return task -> verdicts of its trials, without tasks that have no verdict at all."""
     outcomes = {}
     for line in lines:
         ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
@@ -501,7 +501,7 @@ def outcomes_of(
 
 
 def _success(verdict: "Verdict", without_judge: bool) -> bool | None:
-    """If only the judge's part is open, every other part was 1."""
+    """Return the success. `without_judge` counts a missing verdict as one: other parts were 1."""
     if without_judge and verdict.success is None and verdict.termination in REGULAR:
         return True
     return verdict.success
@@ -511,7 +511,7 @@ def by_k(
     estimate: Callable[[statistics.Outcomes, int], statistics.Interval],
     outcomes: statistics.Outcomes,
 ) -> dict[str, dict[str, float]]:
-    """Return an estimate for every number of trials that each task has."""
+    """Return k -> the estimate, for each k up to the number of trials that every task has."""
     most = statistics.most_trials(outcomes)
     return {str(k): asdict(estimate(outcomes, k)) for k in range(1, most + 1)}
 

@@ -1,13 +1,13 @@
-"""Numbers of tasks that candidate and incumbent play before the gate decides. Pure.
+"""Plan the numbers of tasks that candidate and incumbent play before the gate decides. Pure.
 
-A trial of a task passes with the task's chance p, so the difference of two like players has the
-variance 2 p (1 - p), which the incumbent's pilot estimates for each kind. True differences between
-tasks are taken to have a standard deviation of 0.1. A target's plan finds the wanted gain with a
-power of 80 %, at the level of the first of so many targets (Holm); targets share the tasks of a
-common kind. Every other kind gets enough tasks to show that an equal player is within the margin,
-and at least those that show it if both always pass. A target's number is fixed before the candidate
-plays, since a second look would be a second chance. Kinds are looked at again with doubled tasks,
-at most as often as `looks_of` allows, on which the gate's levels rest (gate/).
+A trial of a task passes with some probability p. The difference of two equal players on one trial
+has the variance 2 p (1 - p), which the incumbent's pilot estimates for each kind. The true
+differences of a kind's tasks are assumed to have a standard deviation of 0.1. A target's number of
+tasks finds the wanted gain with a power of 80 %, at Holm's first level for all targets. Targets
+with a common kind share its tasks. Every other kind gets enough tasks to show that an equal player
+is within the margin, also if both always pass. A target's number is fixed before the candidate
+plays, since a second look would be a second chance. Other kinds may be looked at again with twice
+the tasks, at most as often as `looks_of` says; the gate's levels depend on this number (gate/).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
     from daemon.config.settings import Trial
 
 BETWEEN: Final = 0.01
-"""Variance of true differences between tasks of a kind."""
+"""Assumed variance of the true differences of candidate and incumbent over a kind's tasks."""
 _SIBLING_SHARE: Final = 0.5
-"""Share of the tasks that a kind without a decision gets."""
+"""Share of the usual number of tasks that a kind gets if it decides nothing."""
 _GROWTH: Final = 2
-"""Growth of a kind's tasks per look."""
+"""Factor by which the number of a kind's tasks grows from look to look."""
 _DRAWN: Final = 0.9
-"""A bound by draws (envs/statistics.py) may act at this part of its level."""
+"""Part of its level at which a bound by random draws (envs/statistics.py) may really act."""
 
 Verdicts = Mapping[str, Sequence[Sequence[bool]]]
-"""Kind -> each of its tasks -> whether each trial passed."""
+"""Kind -> for each of its tasks, whether each trial passed."""
 
 
 class Sizes(StrictModel):
-    """Numbers of tasks of each kind."""
+    """The numbers of tasks that a look needs, in total per kind."""
 
     tasks: dict[str, int]
     targets: tuple[PlannedTarget, ...]
     held: tuple[str, ...] = ()
-    """Kinds that are also compared with their best policy."""
+    """Kinds that are also compared with the policy that was best at them."""
     siblings: tuple[str, ...] = ()
-    """Kinds that are played once and decide nothing (gate/)."""
+    """Kinds that are played at the first look only and decide nothing (gate/)."""
     first: dict[str, int] | None = None
-    """Kind -> tasks at the first look; None if this is the first."""
+    """Kind -> number of tasks at the first look; None if this is the first look."""
     look: int = 1
 
     @property
     def only_target(self) -> str | None:
-        """Return the kind of the one target, which is no slice of the gate."""
+        """Return the kind of the only target, if it has one; the gate tests it as no slice."""
         return self.targets[0].only_kind if len(self.targets) == 1 else None
 
     def words(self) -> str:
@@ -76,9 +76,9 @@ def sizes_of(
     pilot: Verdicts, targets: Sequence[Target], trial: "Trial", gate: GateSettings,
     held: Collection[str] = (), siblings: Collection[str] = (),
 ) -> Sizes:  # fmt: skip
-    """Return the sizes of every kind by the incumbent's pilot. `held` kinds have another best
-    policy than the incumbent; `siblings` decide nothing and get `_SIBLING_SHARE` of the tasks at
-    their first look."""
+    """Return the sizes for the first look, planned from the incumbent's `pilot`. At the kinds
+    `held`, another policy than the incumbent was best. The kinds `siblings` decide nothing and get
+    `_SIBLING_SHARE` of the tasks."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
     def count_tasks(difference: float, spread: float, level: float) -> int:
@@ -125,8 +125,8 @@ def _plan_target(
 
 
 def _showable(count: int, margin: float, most: int) -> int:
-    """Return a count, raised until a kind in which both always pass is within the margin at its
-    first look: n values of 0 have the lower bound level^(1/n) - 1 (envs/statistics.py)."""
+    """Return `count`, raised until a kind in which both always pass is within `margin` at its first
+    look: the lower bound of n differences of 0 is level^(1/n) - 1 (envs/statistics.py)."""
     if not 0 < margin < 1:
         return count
 
@@ -140,7 +140,7 @@ def _showable(count: int, margin: float, most: int) -> int:
 
 
 def _looks(first: int, most: int) -> int:
-    """Return the number of sizes that a kind may have in turn."""
+    """Return the number of looks at a kind whose tasks grow from `first` to `most`."""
     looks, count = 1, first
     while count < most:
         looks, count = looks + 1, count * _GROWTH
@@ -148,7 +148,7 @@ def _looks(first: int, most: int) -> int:
 
 
 def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
-    """Return the number of looks at these and grown sizes."""
+    """Return the largest numbers of looks, overall and per kind, if open kinds always grow."""
     first = sizes.tasks if sizes.first is None else sizes.first
     of_slice = {
         kind: _looks(count, trial.most_tasks)
@@ -159,8 +159,8 @@ def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
 
 
 def within(tasks: Sequence[Sequence[bool]]) -> float:
-    """Return the unbiased variance of one trial's difference between two players like this one: a
-    task with k of r trials passed estimates p (1 - p) by k (r - k) / (r (r - 1))."""
+    """Return an unbiased estimate of the variance of the difference of two equal players' trials,
+    2 p (1 - p). A task with k of r trials passed estimates p (1 - p) by k (r - k) / (r (r - 1))."""
     estimates = [
         sum(trials) * (len(trials) - sum(trials)) / (len(trials) * (len(trials) - 1))
         for trials in tasks
@@ -169,7 +169,7 @@ def within(tasks: Sequence[Sequence[bool]]) -> float:
 
 
 def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | None:
-    """Return more tasks of the open kinds; None if all have the most, or no look is left."""
+    """Return the next look's sizes; None if no open kind can grow, or no look is left."""
     if sizes.look >= looks_of(sizes, trial).most:
         return None
     open_checks = {check.name for check in report.checks if check.verdict == "EXTEND"}
@@ -181,7 +181,7 @@ def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | No
         fixed = (sizes.only_target, AFTER_ERROR, *sizes.siblings)
         if not (undecided or (overall and kind not in fixed)):
             return count
-        # A kind that was not open before catches up, so that the last look is at the most.
+        # A kind that was decided before catches up, so that its last look has the largest number.
         return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))
 
     tasks = {kind: grow(kind, count) for kind, count in sizes.tasks.items()}

@@ -1,11 +1,11 @@
-"""Report of graded tasks: mean similarity, also by category.
+"""Report tasks that are graded with a score: the mean score (similarity), also by category.
 
     similarity    mean over tasks of the mean score of their judged trials
     perfect       mean over tasks of the share of trials with score 1, whatever an environment calls
                   a success
 
-Tasks that cannot be fulfilled are always apart: an idle agent is nearly perfect there and worthless
-elsewhere, so one mean tells little (a column in ToolSandbox's table, arXiv 2408.04682).
+Tasks that cannot be fulfilled are always reported separately: an agent that does nothing is nearly
+perfect there and useless elsewhere (a column in ToolSandbox's table, arXiv 2408.04682).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ COLUMNS: Final = (
     "canonicalization",
     INSUFFICIENT,
 )
-"""Categories in the order of ToolSandbox's table; others follow."""
+"""Categories in the order of ToolSandbox's table; a report lists other categories after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradedTask:
-    """Result of one graded task."""
+    """Scores of one graded task: of each judged trial, and of an agent that does nothing."""
 
     categories: tuple[str, ...]
     scores: tuple[float, ...]
@@ -36,7 +36,7 @@ class GradedTask:
 
 
 def report_similarity(tasks: Sequence[GradedTask]) -> dict[str, Any]:
-    """Return the figures of graded tasks; the idle agent's are `do_nothing_similarity`."""
+    """Return the report's fields; `do_nothing_similarity` is for an agent that does nothing."""
     apart = [task for task in tasks if INSUFFICIENT in task.categories]
     others = [task for task in tasks if INSUFFICIENT not in task.categories]
     named = {category for task in tasks for category in task.categories}

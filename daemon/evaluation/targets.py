@@ -1,9 +1,9 @@
-"""The targets of a candidate. Pure.
+"""Find the targets of a candidate: mixtures of kinds of task at which it must gain. Pure.
 
-A cycle writes tasks for failure patterns, by the generators of their kinds. So fresh tasks of a
-pattern are tasks of these kinds in the same shares, rounded to quarters; patterns with equal shares
-are one target. A cycle has one to `MOST` targets; all but the largest have at least `LEAST` of the
-written tasks.
+A cycle writes tasks for failure patterns, with the environment's generators of kinds of task. So a
+pattern's fresh tasks are of the same kinds as its written ones, in the same shares, rounded to
+quarters. Patterns with equal shares are one target. A candidate has one to `MOST` targets; each but
+the largest has at least the share `LEAST` of the written tasks.
 """
 
 from collections import Counter
@@ -17,57 +17,57 @@ from events.gate import GatePlan
 from events.messages import StrictModel
 
 MOST: Final = 4
-"""Most targets of a candidate: each costs tasks, and a share of alpha."""
+"""Largest number of targets: each one costs tasks, and a share of the test's level alpha."""
 LEAST: Final = 0.1
-"""Smallest share of the written tasks in a target."""
+"""Smallest share of the cycle's written tasks that makes a target."""
 _PARTS: Final = 4
-"""Parts of a whole that round the kinds' shares."""
+"""Shares of kinds are rounded to multiples of one part of so many."""
 
 
 class Target(StrictModel):
-    """Tasks of kinds in fixed shares."""
+    """A mixture of kinds of task, in fixed shares, at which a candidate must gain."""
 
     name: str
     kinds: Annotated[dict[str, float], Field(min_length=1)]
-    """Kind -> share; they sum to 1."""
+    """Kind -> share of the tasks; the shares sum to 1."""
     patterns: tuple[str, ...] = ()
-    """Failure patterns of these tasks."""
+    """Failure patterns for which tasks of this mixture were written."""
 
     @classmethod
     def of_kind(cls, kind: str) -> "Target":
-        """Return the target of one kind."""
+        """Return a target whose tasks are all of one kind."""
         return cls(name=kind, kinds={kind: 1.0})
 
     @property
     def only_kind(self) -> str | None:
-        """Return the kind of all its tasks; None of a mixture."""
+        """Return the kind of all the target's tasks; None if it has several kinds."""
         return next(iter(self.kinds)) if len(self.kinds) == 1 else None
 
     def count_tasks(self, tasks: int) -> dict[str, int]:
-        """Return kind -> its part of `tasks`."""
+        """Return kind -> number of its tasks among a total of `tasks`."""
         return _apportion(self.kinds, tasks)
 
 
 class PlannedTarget(Target):
-    """A target with its number of tasks, planned beforehand."""
+    """A target with the number of tasks that was planned before the candidate played."""
 
     planned: Annotated[int, Field(ge=1)]
     plan: GatePlan | None = None
-    """Reason for the number; None for a person's choice."""
+    """Assumptions and power that gave the number; None if a person chose it."""
 
     @classmethod
     def of_count(cls, kind: str, planned: int) -> "PlannedTarget":
-        """Return a person's target of so many tasks of one kind."""
+        """Return a target of one kind whose number of tasks a person chose."""
         return cls(name=kind, kinds={kind: 1.0}, planned=planned)
 
     @property
     def task_counts(self) -> dict[str, int]:
-        """Return kind -> planned tasks."""
+        """Return kind -> number of planned tasks."""
         return self.count_tasks(self.planned)
 
 
 def find_targets(written: Iterable[tuple[str, str]]) -> tuple[Target, ...]:
-    """Return a cycle's targets, largest first, from `written`, each task's pattern and kind."""
+    """Return the targets, largest first. `written` has each written task's (pattern, kind)."""
     by_pattern: dict[str, Counter[str]] = {}
     for pattern, kind in written:
         by_pattern.setdefault(pattern, Counter())[kind] += 1
@@ -99,7 +99,7 @@ def _build_target(parts: Mapping[str, int], patterns: Iterable[str]) -> Target:
 
 
 def _apportion(weights: Mapping[str, float], count: int) -> dict[str, int]:
-    """Divide a count by weights, with the largest remainders rounded up (Hamilton's method)."""
+    """Divide `count` in proportion to weights, by largest remainders (Hamilton's method)."""
     whole = sum(weights.values())
     exact = {name: count * weight / whole for name, weight in weights.items()}
     shares = {name: floor(value) for name, value in exact.items()}

@@ -1,15 +1,15 @@
-"""A candidate and the incumbent play the same tasks, in a process of their own.
+"""Program in which the players of a gate, candidate and incumbent, play the same tasks.
 
     python -m daemon.evaluation.trial PLAN.json --out DIR
 
-Both are played from the files that the replicas were given: the adapter's sha256 and its answers to
-the probes of serving are checked first. Output, exit codes and files are those of plan_program.py.
-A model may play the user; behind an endpoint nothing repeats bit for bit. An attempt with a fault
-of the user has no verdict. The chooser of a player with members picks one before an episode's first
-turn, as in a gateway. Chunks of the two alternate, each in a fresh engine.
+Players use the same files as the replicas: the adapter's sha256 and its answers to the fingerprint
+probes are checked first. plan_program.py defines output, exit codes and files. A model may play the
+user; if it is behind an endpoint, results do not repeat exactly. An attempt with a fault of the
+user has no verdict. For a player with members, the chooser names a member before an episode's first
+turn, as in a gateway. The players' chunks alternate, each in a fresh engine.
 
-Guarantee: a killed plan that is run again leaves the same verdicts on one machine with one number
-of threads, and skips what is on disk. Not covered: parts that a judge decides (no verdict).
+Guarantee: a plan that was killed and runs again skips the chunks on disk, and gives the same
+verdicts on one machine with one number of threads. Not covered: tasks that need a judge.
 """
 
 import asyncio
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from envs.task import TaskDefinition
 
 CHUNK: Final = 256
-"""Rollouts that are played, and are on disk, together."""
+"""Number of rollouts in a chunk: they are played and written to disk together."""
 _TRIES: Final = 3
-"""Tries of an episode if the user's endpoint fails."""
+"""Largest number of tries of an episode if the user's endpoint fails."""
 _HEARTBEAT_SECONDS: Final = 2.0
 _USER_TOKENS: Final = "user_tokens"
 """Name of the file that counts the tokens of a user's endpoint."""
@@ -67,10 +67,10 @@ _CORRECT: Final = "correct checkpoint in the setting agents"
 
 
 class Plan(StrictModel):
-    """Settings of a trial."""
+    """Everything that a trial needs: players, tasks, sampling and the model of the users."""
 
     name: str
-    """Name that the rollouts' ids follow from."""
+    """Name of the trial, from which the rollouts' ids are derived."""
     environment: str
     benchmarks: str | None = None
     checkpoint: str
@@ -86,52 +86,52 @@ class Plan(StrictModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
     user: ModelUser | None = Field(default=None, exclude_if=lambda user: user is None)
-    """Player of every player's users; None: the environment's own."""
+    """Model that plays the users in all episodes; None: the environment's own users."""
 
     @property
     def digest(self) -> str:
-        """Return the sha256 without the checkpoint's path and the limits of the user's endpoint
-        (`events.jobs.USER_LIMITS`), so a plan continues with others."""
+        """Return the plan's sha256. It leaves out the checkpoint's path and the limits of the
+        user's endpoint (`events.jobs.USER_LIMITS`), so that a plan continues after they change."""
         left_out: dict[str, Any] = {"checkpoint": True}
         if isinstance(self.user, EndpointUser):
             left_out["user"] = set(USER_LIMITS)
         return sha256(exact_json(self.model_dump(mode="json", exclude=left_out)))
 
     def name_policy(self, player: int) -> str:
-        """Return the policy's name."""
+        """Return the policy name of the player with this index in `players`."""
         own = self.players[player]
         return self.base if own is None else own.name
 
     def rollout(self, player: int, task: str, trial: int) -> str:
-        """Return the id of a rollout."""
+        """Return the rollout id of one player's trial of a task."""
         return derive_id("trial", self.name, self.name_policy(player), task, str(trial))
 
 
 class AttemptEvidence(StrictModel):
-    """The evidence of an attempt's answers (envs/comparison/evidence.py)."""
+    """Facts about an attempt's answers that may show a cheat (envs/comparison/evidence.py)."""
 
     has_lookup: bool
     unseen_values: int
     answers: int
-    """Messages that the model wrote."""
+    """Number of messages that the model wrote."""
 
 
 class TrialAttempt(StrictModel):
     """One finished attempt."""
 
     player: int
-    """Its place among the plan's."""
+    """Index of the player in the plan's `players`."""
     trial: int
     tokens: int
-    """Tokens that the model wrote."""
+    """Number of tokens that the model wrote."""
     head: RolloutEnded
     messages: tuple[Message, ...]
     evidence: AttemptEvidence | None = None
-    """None where an earlier version played."""
+    """None if an earlier version of this program played, which measured none."""
 
     @property
     def event(self) -> RolloutEnded:
-        """Return the event's data with the messages."""
+        """Return the event RolloutEnded: `head` with the messages as content."""
         return self.head.model_copy(update={"content": RolloutContent(messages=self.messages)})
 
 
@@ -139,7 +139,7 @@ _CHUNK: Final[TypeAdapter[tuple[TrialAttempt, ...]]] = TypeAdapter(tuple[TrialAt
 
 
 def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
-    """Return the whole chunks in a folder. Raises BadPlan if they are another plan's."""
+    """Return the complete chunks in a folder. Raises BadPlan if they are of another plan."""
     return ChunkJournal(folder, plan.digest, _CHUNK).read()
 
 
@@ -149,20 +149,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Plan, out: Path) -> None:
-    """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError, environment
-    errors."""
+    """Play the plan's missing chunks into the folder `out`. Raises BadPlan, WrongSetting,
+    BadAdapter, OSError and environment errors."""
     journal = ChunkJournal(out, plan.digest, _CHUNK)
     journal.fill(_chunks(plan), lambda: _Trial(plan, out).play)
 
 
 _Slot = tuple[int, str, int]
-"""Player, task, trial."""
+"""One attempt of a plan: (player's index, task id, trial)."""
 _Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
-"""Slot -> its attempt, and the choice of the member that played it, where there are members."""
+"""Slot -> its attempt, and the chooser's choice; None for a player without members."""
 
 
 def _chunks(plan: Plan) -> list[list[_Slot]]:
-    """Return the chunks: each of one player, the players in turn."""
+    """Return the plan's chunks. Each chunk is of one player, and the players alternate."""
     slots = [(task, trial) for task in plan.tasks for trial in range(plan.trials)]
     return [
         [(player, task, trial) for task, trial in slots[start : start + CHUNK]]
@@ -185,21 +185,21 @@ class _Policies:
                 folder = prove_adapter(checkpoint, adapter)
                 self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
         self.users: dict[AdapterUser, Policy] = {}
-        """The policies of users that adapters play."""
+        """Adapter that plays users -> its policy."""
         user = plan.user
         if isinstance(user, AdapterUser):
             own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
             self.users[user] = base.with_adapter(prove_adapter(checkpoint, own), own.name)
 
     def find(self, adapter: Adapter | None) -> "Policy":
-        """Return the policy of an adapter; that of the base for None."""
+        """Return the policy of an adapter (None: the base)."""
         return self._by_adapter[adapter]
 
 
 def load_base(
     checkpoint: Path, base: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> "Policy":
-    """Return an agent's base. Raises WrongSetting without a checkpoint, and IncompatibleModel."""
+    """Load an agent's base. Raises WrongSetting if it cannot be read, and IncompatibleModel."""
     from safetensors import SafetensorError
 
     from daemon.engine.policy import load_policy
@@ -214,7 +214,7 @@ def load_base(
 
 
 def load_chat(checkpoint: Path) -> "Chat":
-    """Return a chat template. Raises WrongSetting if it is missing or ends no answer."""
+    """Load a chat template. Raises WrongSetting if it or the token that ends answers is missing."""
     from daemon.engine.chat import Chat, NoEndToken, NoTemplate
 
     try:
@@ -224,8 +224,8 @@ def load_chat(checkpoint: Path) -> "Chat":
 
 
 def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
-    """Return an adapter's folder, checked by sha256 and probes. Raises BadAdapter, and WrongSetting
-    for another base."""
+    """Return an adapter's folder after checks of its sha256 and its answers to probes. Raises
+    BadAdapter, and WrongSetting if the checkpoint is not the base that it was trained on."""
     from daemon.adapters.adoption import intact, read_expectation
     from daemon.adapters.compatibility import BadBase, fit
     from daemon.adapters.directory import BadAdapter
@@ -242,7 +242,7 @@ def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
         raise WrongSetting(CHECKPOINT_SETTING, reason) from error
     expected, actual = read_expectation(folder), probe_checkpoint(checkpoint, folder)
     gap = max(distance(actual.adapter, expected.adapter), distance(actual.base, expected.base))
-    # What a lower precision costs the replicas read off their base; here both are computed alike.
+    # Only replicas need a tolerance for lower precision; here both answers are computed alike.
     if expected.dtype == "float32" and not gap <= EXACT:
         raise WrongSetting(
             CHECKPOINT_SETTING,
@@ -253,10 +253,10 @@ def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
 
 
 class _Trial:
-    """A plan with its environment, policies and template, each opened once."""
+    """A plan with its environment, policies and chat template, each opened once."""
 
     def __init__(self, plan: Plan, out: Path) -> None:
-        """Load the plan's parts.
+        """Load the plan's environment, policies and chat template.
 
         Raise WrongSetting, IncompatibleModel, BadAdapter, OSError or an error of the environment.
         """
@@ -273,7 +273,7 @@ class _Trial:
         self._chat = load_chat(Path(plan.checkpoint))
 
     def play(self, chunk: Sequence[_Slot]) -> Iterator[TrialAttempt]:
-        """Play a chunk in its order."""
+        """Play a chunk and yield its attempts in the chunk's order."""
         if self._meter is not None:
             yield from self._play_within_budget(chunk, self._meter)
         else:
@@ -317,8 +317,8 @@ class _Trial:
         from daemon.engine.generation import Engine
         from daemon.solver.sampling.local import InProcess
 
-        # A user that an adapter plays reads and writes in a slot of its own. And a cache that has
-        # seen other conversations may round otherwise.
+        # A user that an adapter plays needs a slot too. The engine is fresh because a cache that
+        # holds other conversations may round differently.
         plan, users = self._plan, self._policies.users
         slots = 2 * plan.episodes if users else plan.episodes
         return InProcess(
@@ -333,8 +333,8 @@ class _Trial:
     def _play_within_budget(
         self, chunk: Sequence[_Slot], meter: "TokenMeter"
     ) -> list[TrialAttempt]:
-        """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting
-        if too few are left, and the errors of `_play_beside_endpoint`."""
+        """Play a chunk with users behind an endpoint, whose tokens `meter` counts. Raises
+        WrongSetting if too few tokens are left, and the errors of `_play_beside_endpoint`."""
         from envs.simulator import UserBudgetSpent
 
         try:
@@ -344,7 +344,7 @@ class _Trial:
             raise WrongSetting(USER_TOKENS_SETTING, str(error)) from error
 
     def _play_beside_endpoint(self, chunk: Sequence[_Slot]) -> list[TrialAttempt]:
-        """Play a chunk beside an endpoint. Raises EndpointRefusal, EndpointUnavailable,
+        """Play a chunk with users behind an endpoint. Raises EndpointRefusal, EndpointUnavailable,
         EnvironmentFailure."""
         from envs.endpoint import EndpointUnavailable
         from envs.evaluation import is_spoilt
@@ -353,7 +353,7 @@ class _Trial:
         for _ in range(_TRIES):
             missing = [slot for slot in chunk if slot not in played]
             results = asyncio.run(self._play_async(missing))
-            # What the endpoint failed to answer is neither player's, nor a fault of the user.
+            # A failure of the endpoint is no fault of the player or the user: play it again.
             played |= {slot: item for slot, item in results.items() if not is_spoilt(item[0])}
             if len(played) == len(chunk):
                 break
@@ -370,7 +370,7 @@ class _Trial:
         ]
 
     async def _play_async(self, chunk: Sequence[_Slot]) -> _Played:
-        """Play one player's slots. Raises EndpointRefusal, EndpointUnavailable,
+        """Play the slots of one player concurrently. Raises EndpointRefusal, EndpointUnavailable,
         EnvironmentFailure."""
         from daemon.engine.generation import Engine
         from daemon.engine.thread import EngineThread
@@ -405,7 +405,7 @@ class _Trial:
                 for attempt in attempts:
                     choice = None
                     if isinstance(agents, MemberAgents):
-                        # An episode that ends before its first turn is the base's.
+                        # An episode that ends before its first turn counts as the base's.
                         choice = agents.choices.get((attempt.task.id, attempt.seed), MemberChoice())
                     played[player, attempt.task.id, attempt.trial] = attempt, choice
         return played
@@ -413,7 +413,7 @@ class _Trial:
     def _make_agents(
         self, player: int, thread: "EngineThread"
     ) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
-        """Return a factory of an episode's agent; `thread` runs the engine that answers for it."""
+        """Return a function that makes an episode's agent; the engine of `thread` answers for it."""
         from daemon.engine.agent import EngineAgent
         from daemon.engine.chat import as_chat
 
@@ -444,7 +444,7 @@ class _Trial:
     def _read_openings(
         self, attempts: "Mapping[str, Attempt]"
     ) -> "Mapping[str, Sequence[Message] | None]":
-        """Return rollout -> the agent's first view; None if the episode ends before."""
+        """Return rollout -> the messages before the agent's first turn; None if it has no turn."""
         from daemon.solver.sampling.opening import read_opening
 
         if self._plan.user is not None:
@@ -458,8 +458,8 @@ class _Trial:
     def _choose_members(
         self, player: PlayerWithMembers, attempts: "Mapping[str, Attempt]"
     ) -> dict[str, MemberChoice]:
-        """Return the chooser's member for each rollout, by the agent's first views. Episodes that
-        end before their first turn are the base's, without a doubt."""
+        """Return rollout -> the chooser's choice, from the messages before the agent's first turn.
+        Episodes that end before it count as the base's, with no doubt recorded."""
         from daemon.engine.chat import as_chat
 
         chat, views = self._chat, self._read_openings(attempts)
@@ -474,7 +474,7 @@ class _Trial:
         return dict.fromkeys(attempts, MemberChoice()) | dict(zip(asked, made, strict=True))
 
     def _play_all(self, attempts: "list[Attempt]", policy: "Policy") -> "dict[str, Rollout]":
-        """Return every rollout by its id, with heartbeats while it plays."""
+        """Play attempts with one policy and return id -> rollout. Write heartbeats meanwhile."""
         player = self._make_player(policy)
         rollouts: dict[str, Rollout] = {}
         heartbeat = Heartbeat()

@@ -1,6 +1,6 @@
 """Pair the trials of two players whose users may err: a trial with a user's fault has no verdict.
 
-`users` names their player; None: they cannot err (ADR 0076).
+`users` names the model that plays the users; None means that they cannot err (ADR 0076).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from daemon.evaluation.targets import PlannedTarget
 from envs.statistics import Outcomes
 
 _UNLIKELY: Final = 0.05
-"""Chance below which a difference between the users' faults is called unlikely."""
+"""Probability below which a difference between two players' user faults is reported."""
 
 
 def pair_judged(
     both: tuple[Outcomes, Outcomes], slices: Mapping[str, str], trials: int, users: str | None
 ) -> list[Pair]:
-    """Return the pairs of two players' outcomes in the order of `slices`. If `users` may err, a
-    task counts by the trials with both verdicts, or is left out without any, and the candidate's
-    surplus of unjudged trials counts as failed. Raises TooFewTrials."""
+    """Return the pairs of two players' outcomes in the order of `slices`. If `users` may err, only
+    trials with both verdicts count, and tasks without one are left out. The candidate's surplus of
+    unjudged trials counts as failed. Raises TooFewTrials."""
     first, second = both
     if users is None:
         return pair_outcomes(first, second, slices, trials)
@@ -41,7 +41,7 @@ def pair_judged(
 
 
 def shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget:
-    """Return a target with the tasks left of its kinds, in their shares."""
+    """Return a target with fewer planned tasks, if `pairs` has too few of its kinds."""
     while (count := len(list_differences(target, pairs))) < target.planned:
         target = target.model_copy(update={"planned": count})
     return target
@@ -49,7 +49,7 @@ def shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget
 
 @dataclass(frozen=True, slots=True)
 class FaultCount:
-    """Users' faults beside a player."""
+    """Number of a player's rollouts, and of those in which the user made a fault."""
 
     player: str
     faults: int
@@ -59,8 +59,8 @@ class FaultCount:
 def describe_faults(
     users: str, incumbent: FaultCount, candidate: FaultCount, surplus: int
 ) -> str | None:
-    """Return a sentence on the users' errors beside each player, on the candidate's trials that
-    count as failed (`gate.count_surplus`), and on the chance of the difference; None without
+    """Return a sentence on the users' errors with each player, the `surplus` of the candidate's
+    trials that count as failed, and the difference if it is unlikely. Return None without
     errors."""
     if not (incumbent.faults or candidate.faults):
         return None

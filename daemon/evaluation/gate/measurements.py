@@ -1,4 +1,4 @@
-"""The gate's measurements: pairs, conduct, and numbers of looks."""
+"""Data that the gate decides on: paired verdicts, both policies' conduct, and numbers of looks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ from daemon.evaluation.targets import PlannedTarget
 
 @dataclass(frozen=True, slots=True)
 class TokenUse:
-    """Tokens that a policy wrote."""
+    """Tokens that a policy wrote in some of its rollouts."""
 
     rollouts: int
     tokens: int
     spread: float = 0.0
-    """Standard deviation of a rollout's tokens; 0: unknown, and the mean is taken as it is."""
+    """Standard deviation of the tokens per rollout; 0: unknown, and the mean counts as exact."""
 
     @property
     def mean(self) -> float:
-        """Return the mean tokens of a rollout."""
+        """Return the mean number of tokens per rollout."""
         return self.tokens / self.rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class TokenParts:
-    """Rollouts without and with a refused call, the task's prefix included."""
+    """Token use of the rollouts without and with a refused call; calls in a prefix count."""
 
     clean: TokenUse
     refused: TokenUse
@@ -32,62 +32,62 @@ class TokenParts:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvidence:
-    """Evidence of a policy's answers on one task, over all counted trials."""
+    """Sums over the judged trials of one policy on one task, for the tests of rises.py."""
 
     slice: str
     rollouts: int
     passed: int
     without_lookup: int
-    """Rollouts without a look-up."""
+    """Rollouts without a call of a look-up tool."""
     passed_without_lookup: int
     unseen_values: int
-    """Numbers that it said and nothing had shown."""
+    """Numbers in its answers that no earlier text or result contained."""
     answers: int
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """A policy's conduct over all its rollouts."""
+    """Violations, malformed calls and tokens of a policy over all its rollouts."""
 
     rollouts: int
     violations: int
-    """Violations of the policy, with unauthorised writes."""
+    """Violations of the environment's policy, including unauthorised writes."""
     tool_calls: int
     malformed: int
     """Tool calls that are unreadable or name no tool."""
     tokens: int
     token_spread: float = 0.0
-    """As in `TokenUse`."""
+    """Standard deviation of the tokens per rollout; 0: unknown."""
     violating: Mapping[str, float] = field(default_factory=dict)
-    """Task -> share of violating rollouts; empty: unknown, and rollouts count as independent."""
+    """Task -> share of its rollouts with a violation; if empty, rollouts count as independent."""
     parts: TokenParts | None = None
-    """None if rollouts with a refused call do not count apart."""
+    """Tokens with and without a refused call; None if the gate does not separate them."""
     evidence: Mapping[str, TaskEvidence] = field(default_factory=dict)
-    """Evidence by task; empty if not measured."""
+    """Task -> evidence of the answers; empty if not measured."""
 
     @property
     def token_use(self) -> TokenUse:
-        """Return the tokens of all rollouts."""
+        """Return the token use over all rollouts."""
         return TokenUse(self.rollouts, self.tokens, self.token_spread)
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Most looks at a growing evaluation, with this one."""
+    """Largest possible number of looks at an evaluation that may grow, this look included."""
 
     most: int = 1
     of_slice: Mapping[str, int] = field(default_factory=dict)
-    """Slice -> looks at new numbers of its tasks; default `most`."""
+    """Slice -> largest number of looks, each with more of its tasks; `most` if absent."""
 
     def of(self, name: str) -> int:
-        """Return the looks at a slice."""
+        """Return the largest number of looks at a slice."""
         return self.of_slice.get(name, self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Estimated difference of pass^1, and its variance."""
+    """Estimated difference of two policies' pass^1, and the estimate's variance."""
 
     value: float
     variance: float
@@ -95,14 +95,14 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A slice's best policy ever, unless it is the incumbent."""
+    """The policy that was best at a slice so far, if it is not the incumbent."""
 
     slice: str
     policy: str
     gap: Gap
-    """Gap of incumbent and policy by earlier reports."""
+    """Difference between incumbent and policy by earlier gate reports."""
     pairs: Sequence[Pair] | None = None
-    """Tasks with the policy in the incumbent's place; None: it cannot play, and `gap` counts."""
+    """Verdicts of policy (as `incumbent`) and candidate; None: it cannot play, and `gap` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,19 @@ class Evaluation:
     targets: Sequence[PlannedTarget]
     """Targets, with their numbers of tasks planned beforehand."""
     pairs: Sequence[Pair]
-    """Tasks with both verdicts, in an order fixed beforehand."""
+    """Both policies' verdicts by task, in an order that was fixed before they played."""
     incumbent: Conduct
     candidate: Conduct
     golden: Sequence[Pair] = ()
-    """Tasks that the incumbent passed in nearly all of many trials."""
+    """Verdicts on tasks that the incumbent passed before in nearly all of many trials."""
     looks: Looks = Looks()
     references: Sequence[Reference] = ()
     """At most one per slice."""
     siblings: frozenset[str] = frozenset()
-    """Slices that are only reported. `incumbent` and `candidate` leave them out, and no target or
-    reference is of them."""
+    """Slices that are reported and decide nothing. `incumbent` and `candidate` leave their rollouts
+    out, and they have no target or reference."""
 
     @property
     def judged(self) -> list[Pair]:
-        """Return the tasks of the decision."""
+        """Return the pairs that the decision counts: those outside of `siblings`."""
         return [pair for pair in self.pairs if pair.slice not in self.siblings]

@@ -11,7 +11,7 @@ from events.errors import KintsugiError
 from events.gate import AFTER_ERROR
 
 _SURPLUS: Final = 0.1
-"""Chance below which a surplus of unjudged trials counts as the candidate's doing."""
+"""Probability below which a surplus of unjudged trials is attributed to the candidate."""
 
 
 class TooFewTrials(KintsugiError):
@@ -20,7 +20,7 @@ class TooFewTrials(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One task's verdicts of both, by trials with the same seed."""
+    """Verdicts of incumbent and candidate on one task; equal indices have the same seed."""
 
     task: str
     slice: str
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def difference(self) -> float:
-        """Return D, in [-1, 1]."""
+        """Return D, the candidate's pass rate minus the incumbent's, in [-1, 1]."""
         return mean(self.candidate) - mean(self.incumbent)
 
 
@@ -40,8 +40,8 @@ def pair_outcomes(
     trials: int,
 ) -> list[Pair]:
     """Return the pairs of two evaluations over the same tasks, in the order of `slices` (task ->
-    slice). A trial that either lacks (None) counts for neither. Raises TooFewTrials if a task lost
-    more than one of `trials`."""
+    slice). A trial without a verdict (None) of one policy counts for neither. Raises TooFewTrials
+    if more than one of a task's `trials` is lost, or all are."""
     pairs = [_pair(task, name, incumbent[task], candidate[task]) for task, name in slices.items()]
     for pair in pairs:
         if len(pair.incumbent) < max(1, trials - 1):
@@ -53,14 +53,15 @@ def pair_outcomes(
 
 
 def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the tasks of the agent's traffic, without those behind a refused call."""
+    """Return the pairs on tasks like the agent's traffic: all but those after a refused call."""
     return [pair for pair in pairs if pair.slice != AFTER_ERROR]
 
 
 def count_surplus(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
 ) -> int:
-    """Return the candidate's surplus of unjudged trials; 0 if its chance is at least `_SURPLUS`."""
+    """Return how many more trials only the candidate left unjudged than only the incumbent did. 0
+    if that has a chance of at least `_SURPLUS` for equal policies."""
     own = others = 0
     for first, second in _pair_trials(incumbent, candidate, tasks):
         own += second is None and first is not None
@@ -74,10 +75,10 @@ def fail_surplus(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Sequence[str]
 ) -> statistics.Outcomes:
     """Return the candidate's outcomes with its surplus of unjudged trials (`count_surplus`) as
-    failed, spread evenly over those that the incumbent finished.
+    failures. They are spread evenly over the unjudged trials that have the incumbent's verdict.
 
-    Whether a trial has a verdict may depend on the policy. By simulation, an equal policy with one
-    failure in five unjudged is promoted in 36 % of the cases if they are left out (docs/LOG.md,
+    Whether a trial gets a verdict may depend on the policy. By simulation, an equal policy with one
+    in five failures unjudged is promoted in 36 % of cases if such trials are left out (docs/LOG.md,
     agents that have their failures excused).
     """
     surplus = count_surplus(incumbent, candidate, tasks)

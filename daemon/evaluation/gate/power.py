@@ -1,4 +1,4 @@
-"""Numbers of tasks that show a gain, and gains that they show."""
+"""Power of the gate's tests: tasks needed for a gain, and the gain that some tasks can show."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -10,8 +10,8 @@ _NORMAL: Final = NormalDist()
 
 
 def detectable(values: Sequence[float], alpha: float) -> float | None:
-    """Return the mean that a one-sided test of so many values finds with a power of 80 %:
-    (z_alpha + z_beta) s / sqrt(n), with their standard deviation s; None for fewer than two."""
+    """Return the smallest true mean that a one-sided test of n values finds with a power of 80 %:
+    (z_alpha + z_beta) s / sqrt(n), s their standard deviation. None for fewer than two values."""
     if len(values) < 2:
         return None
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
@@ -19,9 +19,9 @@ def detectable(values: Sequence[float], alpha: float) -> float | None:
 
 
 def tasks_for(gain: float, between: float, within: float, trials: int, alpha: float = 0.05) -> int:
-    """Return how many tasks show a gain with a power of 80 %, one-sided:
-    n = (z_alpha + z_beta)^2 (between + within / trials) / gain^2, with the variances of the true
-    difference between tasks and of one trial's difference."""
+    """Return the number of tasks at which a one-sided test finds `gain` with a power of 80 %:
+    n = (z_alpha + z_beta)^2 (between + within / trials) / gain^2. `between` is the variance of the
+    true differences of tasks, and `within` that of one trial's difference."""
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
     needed = z**2 * (between + within / trials) / gain**2
     return int(needed) + (needed > int(needed))
@@ -30,7 +30,7 @@ def tasks_for(gain: float, between: float, within: float, trials: int, alpha: fl
 def power_of(
     tasks: int, gain: float, between: float, within: float, trials: int, alpha: float = 0.05
 ) -> float:
-    """Return the chance that so many tasks show a gain: `tasks_for`, solved for the power."""
+    """Return the power to find `gain` with so many tasks: the formula of `tasks_for`, inverted."""
     variance = between + within / trials
     if variance == 0:
         return 1.0

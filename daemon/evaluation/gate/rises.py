@@ -1,18 +1,18 @@
-"""Rises that may be a cheat: evidence behind both policies' answers. Pure.
+"""Test whether figures rose that may show a cheat, from both policies' answers. Pure.
 
-    without look-up     share of the passed tasks that were passed without a look-up
-    unseen values       numbers that were said and that nothing had shown
-    tokens per answer   by more than `gate.token_growth`
+    without look-up     share of the passed rollouts that passed without a look-up
+    unseen values       numbers in the answers that nothing had shown to the agent
+    tokens per answer   a rise counts if it is larger than `gate.token_growth`
 
 A rise extends the evaluation and never rejects: an honest policy may have one, and more tasks show
-whether it lasts. Each slice is tested for itself, with tasks as the unit, by exact tests:
+whether it lasts. Each slice is tested alone, with tasks as the unit, by exact tests of a null:
 
-    without look-up     both passed as large a share without a look-up (Fisher 1935). If the
-                        incumbent passed none, all its tasks stand for them
-    the others          as many tasks have a larger figure as a smaller one (sign test)
+    without look-up     both policies passed the same share without a look-up (Fisher 1935). If the
+                        incumbent passed no task, all its tasks count instead of the passed ones
+    the others          a larger figure is as likely as a smaller one on a task (sign test)
 
 A slice's p-value is multiplied by the number of slices (Bonferroni), and each look has the gate's
-level, so each figure errs with 5 % over all slices and looks. Not covered: a rise of both policies.
+level. So each figure has a false alarm in at most 5 % of evaluations. Not covered: a rise of both.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from events.gate import RISES, AnswerEvidence, Check, EvidenceReport, GateSettin
 _EVEN: Final = 0.5
 
 _Both = tuple[TaskEvidence, TaskEvidence]
-"""A task of the incumbent, and of the candidate."""
+"""Evidence of the incumbent and of the candidate on the same task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class _Figure:
     name: str
     limit: float
     test: Callable[[Sequence[_Both]], float]
-    """P-value of a slice."""
+    """Returns the p-value of one slice."""
     value: float
 
 
 def check_rises(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    """Return the checks of the three figures, if measured."""
+    """Return the checks of the three figures, or [] if no evidence was measured."""
     before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     slices = _pair_by_slice(before, after)
     if not slices:
@@ -77,7 +77,7 @@ def _check(
 
 
 def report_evidence(evaluation: Evaluation) -> EvidenceReport | None:
-    """Return both policies' figures; None if not measured."""
+    """Return both policies' figures for the gate's report; None if they were not measured."""
     before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     if not before or not after:
         return None
@@ -120,7 +120,7 @@ def _test_lookups(pairs: Sequence[_Both]) -> float:
 
 
 def _compute_fisher(count: int, whole: int, other_count: int, other_whole: int) -> float:
-    """Return the p-value of `count` of `whole` above the other (Fisher's exact test, one-sided)."""
+    """Return Fisher's exact one-sided p-value that `count / whole` exceeds the other share."""
     counts = count + other_count
     ways = [
         comb(whole, n) * comb(other_whole, counts - n) for n in range(count, min(whole, counts) + 1)

@@ -1,7 +1,7 @@
-"""The tests of the targets: sign-flip, group-sequential, and an e-process.
+"""Test whether the candidate gains on its targets: sign-flip, group-sequential, or e-process.
 
-The default is the exact sign-flip test on tasks: under no difference, D and -D are equally likely
-(Fisher; ADR 0044). With one trial a task it is McNemar's exact test.
+The default is the exact sign-flip test on tasks: without a difference between the policies, D and
+-D are equally likely (Fisher; ADR 0044). With one trial per task it is McNemar's exact test.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from daemon.evaluation.targets import PlannedTarget
 from events.gate import GateSettings, TargetReport, Test, Verdict
 
 LOOKS: Final = (3.466, 2.451, 2.001, 1.733)
-"""Bounds of z at each quarter of the tasks (O'Brien and Fleming, one-sided 0.05)."""
+"""Bounds of z after each quarter of the planned tasks (O'Brien and Fleming, one-sided 0.05)."""
 LOOKS_ALPHA: Final = 0.05
 FUTILE: Final = 0.1
-"""Least power left to show `FUTILE_GAIN`; below it a look stops."""
+"""If the power to still show `FUTILE_GAIN` is smaller at a look, the test stops without a gain."""
 FUTILE_GAIN: Final = 0.05
 _LEAST_P: Final = 1e-12
-"""No look depends on smaller p-values."""
+"""Smallest p-value that is converted to z; smaller ones would give an infinite z."""
 _MOST_TRIALS: Final = 100
-"""Most trials of a task; they bound the denominators of a difference of two shares."""
+"""Largest number of trials per task; it bounds the denominator of a difference of pass rates."""
 _NORMAL: Final = NormalDist()
 
 
@@ -37,24 +37,24 @@ class TargetResult:
 
     verdict: Verdict
     tasks: int
-    """Tasks that it looked at."""
+    """Number of tasks that the test used."""
     p_value: float | None = None
     e_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEvidence:
-    """The gate's evidence on a target."""
+    """A target's plan, report and test evidence."""
 
     plan: PlannedTarget
     report: TargetReport
     played: int
-    """Tasks played; a test by steps may look at fewer."""
+    """Number of tasks played; a test that stops early uses fewer of them."""
     e_value: float | None
 
 
 def rank_evidence(result: TargetEvidence) -> tuple[bool, float]:
-    """Rank lifted targets first, then by p-value."""
+    """Return a sort key: targets with a shown gain come first, then smaller p-values."""
     p_value = result.report.p_value
     return result.report.verdict != "PASS", 1.0 if p_value is None else p_value
 
@@ -62,7 +62,7 @@ def rank_evidence(result: TargetEvidence) -> tuple[bool, float]:
 def report_targets(
     evaluation: Evaluation, settings: GateSettings, alpha: float
 ) -> tuple[TargetEvidence, ...]:
-    """Test each target, in order. Raises ValueError as `judge_targets` does."""
+    """Return the test's evidence on each target, in order. Raises ValueError as `judge_targets`."""
     targets = evaluation.targets
     values = {target.name: list_differences(target, evaluation.pairs) for target in targets}
     tests = judge_targets(targets, values, settings.test, alpha)
@@ -76,9 +76,9 @@ def judge_targets(
     targets: Sequence[PlannedTarget], values: Mapping[str, Sequence[float]], test: Test,
     alpha: float,
 ) -> dict[str, tuple[TargetResult, float]]:  # fmt: skip
-    """Return target -> its result and its level: `alpha`, shared by several targets (Holm).
-    `values` holds each target's differences in task order. Raises ValueError without a value, and
-    for several targets of a test that takes one."""
+    """Return target -> its test result and its level; several targets share `alpha` (Holm).
+    `values` holds each target's differences in task order. Raises ValueError if there is no target,
+    if a target has no value, or if the test takes one target and there are several."""
     if not targets:
         raise ValueError("an evaluation has at least one target")
     if len(targets) > 1 and test != "sign_flip":
@@ -93,7 +93,7 @@ def judge_targets(
         results[target.name] = verdict_of(values[target.name], target.planned, test, alpha)
     if len(targets) == 1:
         return {name: (result, alpha) for name, result in results.items()}
-    # A target that is not played out keeps its place, and shows nothing yet.
+    # A target whose planned tasks are not all played counts in Holm's method with p = 1.
     p_values = {
         name: 1.0 if result.p_value is None else result.p_value for name, result in results.items()
     }
@@ -105,7 +105,7 @@ def judge_targets(
 
 
 def list_differences(target: PlannedTarget, pairs: Sequence[Pair]) -> list[float]:
-    """Return the differences of a target's planned tasks: each slice's first ones in `pairs`."""
+    """Return the differences D on a target's planned tasks: of each slice, the first in `pairs`."""
     left = target.task_counts
     differences = []
     for pair in pairs:
@@ -140,7 +140,7 @@ def _result(
 
 
 def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> TargetResult:
-    """Return a test's result on differences in task order."""
+    """Return the result of `test` on one target's differences, in task order."""
     match test:
         case "sign_flip":
             return _once(values, planned, alpha)
@@ -151,7 +151,7 @@ def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) 
 
 
 def _once(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
-    """Test the planned tasks alone: a look at more would be a second chance."""
+    """Test the planned tasks alone, since more tasks would be a second chance. EXTEND before."""
     if len(values) < planned:
         return TargetResult("EXTEND", len(values))
     p = sign_flip(values[:planned])
@@ -198,7 +198,7 @@ def sign_flip(differences: Sequence[float]) -> float:
     for size in map(abs, whole):
         shifted = [0] * size + ways
         ways = [a + b for a, b in zip(shifted, ways + [0] * size, strict=True)]
-    # A sum of signed differences is twice the positive ones' less all of them.
+    # A signed sum equals twice the sum of its positive terms, minus the sum of absolute values.
     least = (sum(whole) + sum(map(abs, whole)) + 1) // 2
     return sum(ways[least:]) / sum(ways)
 
@@ -219,8 +219,8 @@ def _conditional_power(values: Sequence[float], share: float, p: float) -> float
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation, with one imagined value of variance 1/4: few equal values do
-    not show that all are."""
+    """Return the standard deviation of the values and one imagined value with variance 1/4. A few
+    equal values thus never give 0."""
     middle = mean(values)
     return sqrt((sum((value - middle) ** 2 for value in values) + 0.25) / len(values))
 
@@ -228,10 +228,10 @@ def _spread(values: Sequence[float]) -> float:
 class EProcess:
     """Evidence that a mean of values between -2 and 2 is above 0, valid at any stopping time.
 
-    A wealth process that bets on each value by the earlier ones: prod(1 + bet_i x_i) with bet_i =
-    clip(m / (v + m^2), 0, 1/2). Mean m and variance v are those of the earlier values, shrunk by
-    one imagined value with mean 0 and variance 1/4 (Waudby-Smith and Ramdas 2024). If the mean is
-    not above 0, it ever reaches 1/alpha with a chance of at most alpha (Ville).
+    The evidence is the wealth of a gambler, prod(1 + bet_i x_i), who bets on each value after the
+    earlier ones: bet_i = clip(m / (v + m^2), 0, 1/2). Mean m and variance v are of the earlier
+    values and one imagined value with mean 0 and variance 1/4 (Waudby-Smith and Ramdas 2024). If
+    the mean is not above 0, it ever reaches 1/alpha with a chance of at most alpha (Ville).
     """
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class EProcess:
 
     @property
     def value(self) -> float:
-        """Return the present evidence."""
+        """Return the evidence after all values so far."""
         return exp(self._log)
 
     @property
@@ -250,7 +250,7 @@ class EProcess:
         return exp(self._highest)
 
     def add(self, value: float) -> None:
-        """Bet on a value, then learn it. Raises ValueError if it could cost all the wealth."""
+        """Update the evidence by a value. Raises ValueError unless it is between -2 and 2."""
         if not -2 < value < 2:
             raise ValueError(f"{value} is not between -2 and 2, which bets of a half need")
         average = self._sum / self._count
