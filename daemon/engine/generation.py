@@ -6,18 +6,17 @@
         for emission in engine.tick():
             ...
 
-A tick reads what is new of prompts and writes one token per running request; a request that ends
-frees its slot at once. A slot keeps what it has read: a prompt that begins like it is read from
-there on. All adapters of one base write in one forward; prompts are read policy by policy.
+A tick reads unread parts of prompts and writes one token per running request. A request that ends
+frees its slot at once. A slot keeps what it has read: a prompt with the same first tokens is read
+only from there on. One forward writes for all adapters of a base; each policy reads its prompts.
 
-Tokens are drawn by inversion with the request's own random numbers: a seed gives the same tokens
-beside any other requests, but for rounding. A token's log-probability is that of the distribution
-it was drawn from, after temperature, top-k and top-p; at temperature 0, that of the plain softmax.
+Tokens are drawn by inversion with the request's own random numbers. So, except for rounding, a seed
+gives the same tokens beside any other requests. A log-probability is that of the distribution that
+was drawn from, after temperature, top-k and top-p; at temperature 0, that of the plain softmax.
 
-The engine is for one thread; server.py shares it among clients. Guarantee: a fault of one request
-ends no other. A batch that raises is computed again in halves, until the request at fault is alone;
-the engine is at fault only if the base cannot answer a plain request either. A slot's content is
-reused only if it was numbers.
+Use the engine in one thread; server.py shares it among clients. Guarantee: a fault of one request
+ends no other. A batch that raises is computed again in halves until the request at fault is alone.
+The engine fails only if its base cannot answer a plain request. No NaN of a slot is reused.
 """
 
 from collections import deque
@@ -37,11 +36,11 @@ from daemon.engine.weights import Mixture, Weights
 from events.errors import KintsugiError
 
 PREFILL: Final = 512
-"""Padded prompt tokens that one tick reads: others' answers go on, and attention's memory (a number
-per head, token and position), which the heap never gives back, stays small."""
+"""Largest number of padded prompt tokens that a forward reads. So other answers wait little, and
+the memory of attention (a number per head, token and position) stays small."""
 
 _COLDEST: Final = 1e-20
-"""Lowest temperature in use: lower ones change nothing and would overflow the logits."""
+"""Lowest temperature that is used; lower ones give the same tokens and would overflow logits."""
 
 Finish = Literal["stop", "length"]
 
@@ -60,7 +59,7 @@ class RequestFailure(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and how to go on from it."""
+    """A prompt, and the settings by which the engine writes an answer to it."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -80,7 +79,7 @@ class Request:
 
     @property
     def plain(self) -> bool:
-        """Whether tokens are drawn from the whole softmax."""
+        """Whether tokens are drawn from all tokens, without top-p and top-k."""
         return self.top_p >= 1.0 and self.top_k == 0
 
 
@@ -95,7 +94,7 @@ class Emission:
     top: tuple[tuple[int, float], ...]
     """The likeliest (token, log-probability), best first, or `Request.logprob_token_ids`."""
     finish: Finish | None
-    """Why the answer ends with this token; None if it goes on."""
+    """Reason why the answer ends with this token; None if it continues."""
 
 
 @dataclass(slots=True)
@@ -128,10 +127,10 @@ class _Slot:
 
 
 class Engine:
-    """Requests, slots and the cache. Every policy it serves has the shape of the first."""
+    """Answers requests in slots of one cache. All policies must have the first one's shape."""
 
     def __init__(self, policy: Policy, slots: int = 64, length: int | None = None) -> None:
-        """`length` tokens of prompt and answer fit a slot (default: the model's context)."""
+        """Make `slots` slots, each for `length` tokens (default: the model's context)."""
         self.cache = Cache(policy.weights, slots, length or policy.context)
         self._slots = [_Slot(number) for number in range(slots)]
         self._waiting: deque[_ActiveRequest] = deque()
@@ -146,7 +145,7 @@ class Engine:
 
     @property
     def length(self) -> int:
-        """Maximum tokens of prompt and answer together."""
+        """Largest number of tokens of a prompt and its answer together."""
         return self.cache.length
 
     @property
@@ -161,7 +160,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a tick would do anything."""
+        """Whether any request runs or waits."""
         return bool(self._waiting) or any(slot.running for slot in self._slots)
 
     def submit(self, policy: Policy, request: Request) -> int:
@@ -188,8 +187,8 @@ class Engine:
         return False
 
     def tick(self, drop: "Callable[[int, Exception], None] | None" = None) -> list[Emission]:
-        """Return a token for each running request whose prompt is read. A request that cannot be
-        answered ends: `drop` gets its ticket and the reason, which is raised without `drop`."""
+        """Compute one step; return a token for each running request whose prompt is fully read. A
+        request that fails ends: `drop` gets its ticket and error. Without `drop`, raise it."""
         self._ticks += 1
         self._admit()
         ahead = [slot for slot in self._slots if slot.running is not None]
@@ -247,10 +246,10 @@ class Engine:
     def _forward(
         self, batch: Sequence[_Slot], drop: Callable[[int, Exception], None]
     ) -> list[Emission]:
-        """Advance a batch; drop a request at fault. Raise a fault of the engine itself."""
+        """Advance a batch, and drop each request that fails. Raise errors of the engine itself."""
         try:
             return self._advance(batch)
-        # Any error counts: the request at fault is known when it fails alone.
+        # Any error may be one request's fault; that request is known when it fails alone.
         except Exception as error:
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -263,14 +262,14 @@ class Engine:
             return []
 
     def _check_base(self, policy: Policy, slot: _Slot) -> None:
-        """Raise the error of a plain request to the policy's base, and lose the slot's content."""
+        """Raise an error if the policy's base cannot answer a plain request. Overwrite the slot."""
         plain = [Request((0,), max_tokens=1)]
         base = policy.weights.base or policy.weights
         logits = self.cache.extend(base, [slot.number], [0], [plain[0].prompt])
         draw(compute_logprobs(logits, plain), plain, [0.5])
 
     def _advance(self, batch: Sequence[_Slot]) -> list[Emission]:
-        """Read and write a batch's next tokens; an error spoils only cache rows written again."""
+        """Read and write a batch's next tokens. Errors spoil only cache rows that are rewritten."""
         rows = [slot.ids[slot.read : slot.read + PREFILL] for slot in batch]
         model, owners = self._choose_model(batch)
         for slot in batch:
@@ -294,7 +293,7 @@ class Engine:
         if all(weights is policies[0] for weights in policies):
             return policies[0], []
         members: dict[int, Weights] = {id(weights): weights for weights in policies}
-        # In one order, so that a mixture is of use for as long as the same policies answer.
+        # In a fixed order, so that one mixture serves as long as the same policies answer.
         ordered = [members[key] for key in sorted(members)]
         if self._mixture is None or not self._mixture.is_of(ordered):
             self._mixture = Mixture(ordered)
@@ -352,8 +351,8 @@ def _raise(_: int, error: Exception) -> None:
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
-    """Return the sort key for reusing idle slots: first those of an unloaded policy, then the
-    oldest, then low rows, which keep the batch dense (unwritten rows take no memory)."""
+    """Return the sort key of idle slots to reuse: first those of an unloaded policy, then the least
+    recently used, then low numbers (rows of the cache that were never written take no memory)."""
     is_of_use = slot.holds is not None and slot.holds() is not None
     return slot.used if is_of_use else 0, slot.number
 
@@ -365,7 +364,7 @@ def _finish(active: _ActiveRequest, token: int, length: int) -> Finish | None:
 
 
 def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
-    """Return how many of a prompt's first tokens a slot has read, the last one not counted."""
+    """Return how many first tokens of the prompt the slot holds; the last token never counts."""
     if not slot.is_sound or slot.holds is None or slot.holds() is not begun.policy:
         return 0
     prompt = begun.request.prompt
@@ -377,7 +376,7 @@ def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
 
 
 def _reading(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
-    """Yield a batch of slots with several tokens to read, shortest first, up to a budget."""
+    """Yield at most one batch of slots with several unread tokens, shortest first, in `PREFILL`."""
     ahead = sorted(
         (slot for slot in slots if len(slot.ids) - slot.read > 1),
         key=lambda slot: len(slot.ids) - slot.read,
@@ -395,8 +394,8 @@ def _reading(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
 
 
 def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-    """Return (B, V) log-probabilities of the distributions to draw from. Temperature comes first,
-    then the k likeliest, then the fewest of these that hold top_p: vLLM's order and rules."""
+    """Return (B, V) log-probabilities of the distributions to draw from. In vLLM's order, apply
+    temperature, keep the top_k likeliest tokens, and of these the fewest with mass top_p."""
     scales = [max(own.temperature, _COLDEST) if own.temperature else 1.0 for own in requests]
     if any(scale != 1.0 for scale in scales):
         logits = logits / torch.tensor(scales, dtype=logits.dtype, device=logits.device)[:, None]
@@ -420,7 +419,7 @@ def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def draw(logprobs: Tensor, requests: Sequence[Request], chances: Sequence[float]) -> Tensor:
-    """Return (B,) token ids, by inversion of each row's distribution at its number in [0, 1)."""
+    """Return (B,) token ids: the likeliest at temperature 0, else by inversion at `chances`."""
     sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
     at = torch.tensor(chances, dtype=torch.float64, device=sums.device)[:, None] * sums[:, -1:]
     tokens = torch.searchsorted(sums, at, right=True)[:, 0].clamp(max=logprobs.shape[-1] - 1)

@@ -1,11 +1,11 @@
-"""Check requests to the embedded engine (request -> refusal, or the application).
+"""Refuse requests to the embedded engine that a web page of another site may have sent.
 
-The engine has no keys, and browsers send pages' requests to their own machine too, under any name
-that an attacker's DNS points there. So it checks Host where it listens to its own machine alone,
-and Origin and Sec-Fetch-Site everywhere, like a gateway without keys
-(producers/gateway/http/request_guard.py). Commands must be `application/json`, which no page sends
-to another site without asking. Guarantee: it decides by headers alone. Not covered: other programs
-of this machine, and clients beyond it.
+The engine has no keys. A web page can make a browser send requests to the browser's own machine,
+under any name that an attacker's DNS points there. So the guard checks Host if only this machine
+reaches the engine, and always Origin and Sec-Fetch-Site, like a gateway without keys
+(producers/gateway/http/request_guard.py). Commands must be `application/json`, which browsers send
+to another site only with its permission. Guarantee: headers alone decide. Not covered: other
+programs on this machine, and clients on other machines.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Guard:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on."""
+        """Answer a request with a refusal, or pass it to the application."""
         refusal = refuse(scope["headers"], self._local) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
@@ -48,7 +48,7 @@ class Guard:
 
 
 def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
-    """Return why a request with these headers is refused, or None."""
+    """Return the error that refuses a request with these headers, or None if it may pass."""
     headers = list(headers)
     refused = find_refusal(headers, keyless=local, remedy=_REMEDY)
     if refused is not None:
@@ -56,7 +56,7 @@ def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
         return ApiError(refused.status, kind, str(refused))
     named = dict(headers)
     origin = named.get(b"origin")
-    # Beyond its machine it may have any name, and only web pages send an Origin.
+    # An engine that other machines reach may have any name, but only web pages send an Origin.
     if origin is not None and not is_here(origin.decode("latin-1")):
         return forbidden(f"a page of {origin[:80].decode('latin-1')!r} asks; {_REMEDY}")
     # For an image or a link, a browser sends a request without an Origin.

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Return the hash of a model's weights as they are loaded: its identity. It is equal with or
-    without adapters and whatever the files; tied weights count once, computed buffers never."""
+    """Return the hash of a model's loaded weights: its identity. Adapters and the format of the
+    files do not change it. Tied weights count once, and buffers that are not stored never."""
     stored = model.state_dict().keys()
     tensors: dict[str, Tensor] = {_plain(name): p for name, p in model.named_parameters()}
     tensors |= {_plain(name): b for name, b in model.named_buffers() if name in stored}

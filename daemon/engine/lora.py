@@ -1,8 +1,8 @@
 """Read a directory of PEFT as a LoRA adapter that fits a model, and attach it.
 
-The files are read once: what was checked is attached. PEFT interprets no setting:
-daemon/adapters/compatibility.py resolves ranks and scales, and PEFT gets layers' names. Not
-covered: which base an adapter was trained on, beyond its shapes.
+Files are read once, so the checked weights are those that are attached. PEFT interprets no setting:
+daemon/adapters/compatibility.py resolves ranks and scales, and PEFT gets the layers' full names.
+Not covered: whether the adapter was trained on this base; only shapes are compared.
 """
 
 import re
@@ -29,17 +29,17 @@ from daemon.adapters.directory import BadAdapter
 
 _NUMBER_BYTES: Final = 8
 _HEADER_BYTES: Final = 16 << 20
-"""Bytes of a weights file beside its numbers."""
+"""Largest size of a weights file without its numbers, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """An adapter that fits the model it was read for."""
+    """An adapter whose layers and shapes fit the model that it was read for."""
 
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
     is_root_scaled: bool
-    """Whether alpha is divided by the root of the rank instead of the rank."""
+    """Whether the scale is alpha / sqrt(rank) instead of alpha / rank."""
     weights: Mapping[str, Tensor]
 
     def build_config(self, *, trainable: bool) -> LoraConfig:
@@ -64,8 +64,8 @@ def _name_others(values: Mapping[str, Any], usual: Any) -> dict[str, Any]:
 
 
 def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
-    """Read a directory of PEFT with a LoRA adapter that fits a model: every targeted layer has an A
-    and a B of the right shape, all finite, and there is no more. Raise BadAdapter."""
+    """Read a LoRA adapter from a directory of PEFT. Raise BadAdapter unless exactly the targeted
+    layers of `model` have a matrix A and a matrix B, of the right shapes and finite."""
     settings = plain_settings(folder)
     layers = _list_layers(model)
     content = read_weights_file(folder, count_most_bytes(model))
@@ -95,7 +95,7 @@ def _list_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def count_most_bytes(model: nn.Module) -> int:
-    """Return the bytes of a model's largest adapter: full rank on every layer, widest numbers."""
+    """Return the size in bytes of a model's largest adapter: full rank, the widest numbers."""
     numbers = sum(
         (layer.in_features + layer.out_features) * min(layer.in_features, layer.out_features)
         for layer in _list_layers(model).values()
@@ -106,7 +106,7 @@ def count_most_bytes(model: nn.Module) -> int:
 def attach(
     model: PreTrainedModel, adapter: LoraAdapter, name: str = "default", *, trainable: bool = False
 ) -> PeftModel:
-    """Return the model with its adapter active, and frozen unless `trainable`."""
+    """Return the model with the adapter active. The adapter is frozen unless `trainable`."""
     adapted = get_peft_model(model, adapter.build_config(trainable=trainable), name)
     assert isinstance(adapted, PeftModel)
     set_weights(adapted, adapter, name)
@@ -114,7 +114,7 @@ def attach(
 
 
 def set_weights(model: PeftModel, adapter: LoraAdapter, name: str) -> None:
-    """Give PEFT's layers of this name an adapter's weights. Raise BadAdapter for other layers."""
+    """Set the weights of PEFT's adapter `name`. Raise BadAdapter if the layers do not match."""
     outcome: Any = set_peft_model_state_dict(model, dict(adapter.weights), name)
     missing = [key for key in outcome.missing_keys if f".{name}." in key and "lora_" in key]
     if outcome.unexpected_keys or missing:

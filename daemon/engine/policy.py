@@ -1,9 +1,9 @@
-"""A policy version in the engine: a checkpoint, one with an adapter, or a model in training.
+"""A policy in the engine: a checkpoint, a checkpoint with an adapter, or a model in training.
 
-A policy never changes: a call ends with the one that it began with. Each copies the matrices that
-its adapter changes, which a small model can afford, so that an adapter costs nothing per token.
-Guarantee: the logits of transformers' own forward, to rounding. `load`, and `of` for a plain model,
-check it on a probe and refuse other models; decoders of Llama's kind run (Qwen2, Qwen3, Llama,
+A policy never changes, so one policy answers a whole call. Each policy has a copy of the matrices
+that its adapter changes, so that an adapter costs no time per token; models are small enough.
+Guarantee: the same logits as transformers' own forward, to rounding. `load`, and `of` for a plain
+model, check this on a probe and refuse other models. Llama-like decoders run (Qwen2, Qwen3, Llama,
 Mistral without sliding windows). Not covered: mixtures of experts, quantised weights, many devices.
 """
 
@@ -24,11 +24,11 @@ from daemon.engine.weights import IncompatibleModel, Weights
 
 _PROBE: Final = 12
 _TOLERANCE: Final = 1e-3
-"""Largest difference of a logit, as a share of the largest logit, in float32."""
+"""Largest difference of a float32 logit from transformers', as a share of the largest logit."""
 
 
 class Policy:
-    """A name and its weights."""
+    """A named model in the engine, with immutable weights."""
 
     def __init__(
         self, name: str, weights: Weights, checkpoint: PreTrainedModel | None = None
@@ -46,15 +46,15 @@ class Policy:
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, name: str) -> Self:
-        """Copy a model as it is now, unprobed under adapters. Raise IncompatibleModel."""
+        """Copy a model's present weights; no probe if it has adapters. Raise IncompatibleModel."""
         if isinstance(model, PeftModel):
             base: Any = model.get_base_model()
             return cls(name, Weights.of(base))
         return cls(name, _proven(model))
 
     def with_adapter(self, folder: Path, name: str) -> "Policy":
-        """Return this base with an adapter merged in. Raise BadAdapter for another model's adapter
-        or none, ValueError for a policy without a checkpoint."""
+        """Return a new policy: this base with the adapter in `folder` merged in. Raise BadAdapter
+        without a fitting adapter, and ValueError for a policy without a checkpoint."""
         if self._checkpoint is None:
             raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
         adapter = read_adapter(folder, self._checkpoint)
@@ -67,29 +67,29 @@ class Policy:
 
     @property
     def checkpoint(self) -> PreTrainedModel | None:
-        """Model that it was loaded from, for checks of adapters; None for another policy."""
+        """The loaded model of `load`, for checks of adapters; None for other policies."""
         return self._checkpoint
 
     @property
     def device(self) -> torch.device:
-        """Device of its weights."""
+        """Device that holds the weights."""
         return self.weights.embedding.device
 
     @property
     def vocabulary(self) -> int:
-        """Number of token ids."""
+        """Number of token ids that the model knows."""
         return self.weights.shape.vocabulary
 
     @property
     def context(self) -> int:
-        """Positions that the model is declared for."""
+        """Largest number of tokens for which the model's configuration is made."""
         return self.weights.shape.context
 
 
 @contextmanager
 def silence_peft() -> Iterator[None]:
-    """Suppress needless warnings of PEFT: of a name that it asks transformers for, up to 0.21, and
-    of merging an adapter of a tied head, which we never do."""
+    """Suppress two needless warnings of PEFT: on an outdated name that PEFT up to 0.21 asks
+    transformers for, and on merging an adapter of a tied head, which the engine never does."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
@@ -99,14 +99,14 @@ def silence_peft() -> Iterator[None]:
 def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
-    """Load a checkpoint; `threads` None: torch's number. Raise IncompatibleModel, OSError."""
+    """Load a checkpoint; `threads` None: torch's default. Raise IncompatibleModel, OSError."""
     if threads is not None:
         torch.set_num_threads(threads)
     return Policy.load(directory, name, getattr(torch, dtype))
 
 
 def _without_adapters(model: PreTrainedModel) -> None:
-    """Take out what PEFT put in, also where it failed half way."""
+    """Remove PEFT's adapter layers from a model, also after PEFT failed while it added them."""
     for name, module in list(model.named_modules()):
         if isinstance(module, LoraLayer):
             base: Any = module.get_base_layer()
@@ -115,7 +115,7 @@ def _without_adapters(model: PreTrainedModel) -> None:
 
 
 def _proven(model: Any) -> Weights:
-    """Return a model's weights, once proven by a probe. Raise IncompatibleModel."""
+    """Return a model's weights after a probe. Raise IncompatibleModel if the logits differ."""
     weights = Weights.of(model)
     probe = [(7 + 31 * place) % weights.shape.vocabulary for place in range(_PROBE)]
     training = model.training

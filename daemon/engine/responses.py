@@ -1,9 +1,10 @@
-"""OpenAI's responses and chunks, with the fields of vLLM that we use.
+"""Write responses and chunks of a stream in OpenAI's format, with the fields of vLLM that we use.
 
-A `Step` is what one or more tokens did to one answer; all steps joined are the answer. A format
-writes steps, streamed or not, so that both are the same. With `return_token_ids`, a prompt's ids
-are on the response (chat; in a stream, on its opening chunks) or on each choice (completions; in a
-stream, on its first chunk). Each choice has `token_ids`: every token once, also the last one.
+A `Step` is the change of one answer by one or more tokens; all steps joined are the answer. One
+format writes steps both as a stream and as a whole response, so that both say the same. With
+`return_token_ids`, a prompt's ids are on the response (chat; in a stream, on its first chunks) or
+on each choice (completions; in a stream, on its first chunk). Each choice has `token_ids`: every
+token of the answer once, also the last one.
 """
 
 import json
@@ -24,26 +25,26 @@ _LOWEST: Final = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """Text and log-probability of a token."""
+    """Text and log-probability of a token, and those of its alternatives."""
 
     token: str
     logprob: float
-    """Nats."""
+    """Log-probability in nats."""
     top: tuple[tuple[str, float], ...] = ()
-    """Tokens that were asked for: the likeliest, best first, or those that were named."""
+    """Alternatives that the client wants: the likeliest, best first, or the named tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     number: int
-    """Number of the answer among those to all prompts."""
+    """Index of the answer among the answers to all prompts of the request."""
     deltas: tuple[Delta, ...]
     tokens: tuple[int, ...]
     scores: tuple[TokenScore, ...]
-    """Score of each token, where scores were asked for."""
+    """Score of each token; empty if the client wants none."""
     finish: Reason | None
     stopped_by: str | int | None = None
-    """Stop string or token of the client that ended the answer."""
+    """The client's stop string or stop token that ended the answer; None if none did."""
 
     def __add__(self, later: "Step") -> "Step":
         return Step(
@@ -57,16 +58,16 @@ class Step:
 
     @property
     def text(self) -> str:
-        """Words of the step."""
+        """Text of the step, without tool calls."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, Words))
 
 
 class Format(ABC):
-    """Responses to one request."""
+    """Writes the response to one request, whole or as chunks."""
 
     prefix: str
     whole: str
-    """Object's name of a response; `part`: of a chunk."""
+    """Value of the field `object` in a response; `part` is that in a chunk."""
     part: str
 
     def __init__(
@@ -80,28 +81,28 @@ class Format(ABC):
 
     @abstractmethod
     def first_chunks(self) -> Iterable[Json]:
-        """Return the chunks before any token."""
+        """Return the chunks that a stream begins with, before any token."""
 
     @abstractmethod
     def chunks(self, step: Step) -> Iterable[Json]:
-        """Return a step as chunks; none where there is nothing to send yet."""
+        """Return the chunks of a step; none if there is nothing to send yet."""
 
     @abstractmethod
     def response(self, answers: Sequence[Step]) -> Json:
-        """Return the response of whole answers, in the order of their numbers."""
+        """Return the whole response. `answers` has each answer as one joined step, in order."""
 
     def cost(self, tokens: int) -> Json:
-        """Return the chunk that ends a stream: `tokens` were written."""
+        """Return the stream's last chunk, with the usage for `tokens` written tokens."""
         return self.envelope(self.part, [], usage=usage(self.prompts, tokens))
 
     def envelope(self, kind: str, choices: list[Json], **fields: Any) -> Json:
-        """Return a response or chunk, without the fields that are None."""
+        """Return a response or chunk with `choices`, and the `fields` that are not None."""
         extra = {name: value for name, value in fields.items() if value is not None}
         head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
         return {**head, "choices": choices, **extra}
 
     def end(self, step: Step) -> Json:
-        """Return the fields of a choice other than its text."""
+        """Return the fields on the end of a choice, and its token ids if they are wanted."""
         ids = {"token_ids": list(step.tokens)} if self._ids else {}
         return {"finish_reason": step.finish, "stop_reason": step.stopped_by, **ids}
 
@@ -127,7 +128,7 @@ class ChatFormat(Format):
             yield self.envelope(self.part, [choice], prompt_token_ids=self._prompt_ids)
 
     def chunks(self, step: Step) -> Iterable[Json]:
-        """Yield a chunk for each delta; tokens and the finish come with the last."""
+        """Yield a chunk for each delta; the last one has the token ids and the finish."""
         deltas = [_chat_delta(delta) for delta in _merge_words(step.deltas)]
         if not (deltas or step.finish or self._ids or self._scored):
             return
@@ -167,11 +168,11 @@ class TextFormat(Format):
         self._offsets: dict[int, int] = {}
 
     def first_chunks(self) -> Iterable[Json]:
-        """Return none: the first chunk has text."""
+        """Return no chunks: a stream of completions begins with text."""
         return ()
 
     def chunks(self, step: Step) -> Iterable[Json]:
-        """Yield at most one chunk."""
+        """Yield the step as one chunk, or nothing if there is nothing to send."""
         if step.text or step.finish or self._ids or self._scored:
             yield self.envelope(self.part, [self._choice(step)])
 
@@ -192,12 +193,12 @@ class TextFormat(Format):
 
 
 def join_steps(steps: Iterable[Step]) -> Step:
-    """Join all steps of an answer; at least one is needed."""
+    """Join all steps of an answer (at least one) to one step."""
     return reduce(Step.__add__, steps)
 
 
 def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
-    """Return a response's usage in tokens."""
+    """Return the field `usage`: numbers of prompt tokens and of `written` tokens."""
     read = sum(map(len, prompts))
     return {
         "prompt_tokens": read,
@@ -207,12 +208,12 @@ def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
 
 
 def event(document: Json) -> bytes:
-    """Return a server-sent event."""
+    """Return a document as a server-sent event."""
     return b"data: " + encode_json(document) + b"\n\n"
 
 
 def encode_json(document: Json) -> bytes:
-    """Return compact JSON. Raise ValueError for a number that JSON has not."""
+    """Return compact JSON. Raise ValueError for infinity or NaN, which JSON cannot hold."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 

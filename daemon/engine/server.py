@@ -1,13 +1,13 @@
-"""The embedded engine behind HTTP: OpenAI's endpoints, and vLLM's for adapters.
+"""Serve the embedded engine over HTTP: OpenAI's endpoints, and vLLM's for adapters.
 
     POST /v1/chat/completions   POST /v1/load_lora_adapter     GET /v1/models   GET /health
     POST /v1/completions        POST /v1/unload_lora_adapter   POST /tokenize   GET /version
 
-Guarantees: one policy answers a request from its beginning to its end; no request ends another;
-generation stops when its client disconnects; every error is in OpenAI's shape, also within a
-stream, which then ends without `[DONE]`; pages of other sites get no answer (guard.py); a prompt
-that cannot fit is refused before it is encoded, and slow requests delay no others. Not covered:
-keys and encryption. It belongs behind a gateway: clients may load any directory of the machine.
+Guarantees: one policy answers a whole request; no request ends another; generation stops when its
+client disconnects. Every error has OpenAI's shape, also in a stream, which then ends without
+`[DONE]`. Pages of other sites get no answer (guard.py). A prompt that cannot fit is refused before
+it is encoded, and large requests do not block others. Not covered: keys and encryption. Run it
+behind a gateway, because clients may load any directory of the machine as an adapter.
 """
 
 import asyncio
@@ -67,14 +67,14 @@ from daemon.engine.wire import (
 from events.errors import KintsugiError
 
 MAX_BODY: Final = 32 << 20
-"""Bytes of a request."""
+"""Largest size of a request's body, in bytes."""
 MAX_ADMIN_BODY: Final = 64 << 10
-"""Bytes of a command: a name and a path."""
+"""Largest size of a command's body (an adapter's name and path), in bytes."""
 
 _SMALL: Final = 32 << 10
-"""Most bytes of a request that is read and encoded at once: a few milliseconds."""
+"""Largest size in bytes of a request that the event loop itself reads: a few milliseconds."""
 _LARGE: Final = 256 << 10
-"""Bytes above which requests are read and encoded one after the other."""
+"""Size in bytes above which requests are read and encoded one after the other."""
 
 _logger = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ T = TypeVar("T")
 
 
 class Server:
-    """A base with its adapters, a tokenizer, an engine, and the application over them."""
+    """The HTTP application over a base with its adapters, a chat template and an engine."""
 
     def __init__(self, adapters: Adapters, chat: Chat, engine: Engine, local: bool = True) -> None:
-        """`local`: whether only this machine reaches it; then it answers to no other name."""
+        """With `local`, only this machine reaches the server, and Host must name this machine."""
         self.adapters = adapters
         self.chat = chat
         self.thread = EngineThread(engine)
@@ -164,12 +164,12 @@ class Server:
             raise _too_long(length, f"{len(prompt)} {what}")
 
     async def _apart(self, size: int, work: Callable[[bytes], T], body: bytes) -> T:
-        """Return `work(body)`; a `body` of many bytes (`size`) blocks no other requests."""
+        """Return `work(body)`. A large body (`size` in bytes) is worked on in another thread."""
         if size <= _SMALL:
             return work(body)
         if size <= _LARGE:
             return await asyncio.to_thread(work, body)
-        # One after the other: many at once would take every thread and every processor.
+        # One at a time, because many at once would occupy every thread and processor.
         async with self._large:
             return await asyncio.to_thread(work, body)
 
@@ -262,7 +262,7 @@ class Server:
 
 
 class Texts:
-    """Turns ids into the text that clients read."""
+    """Turns token ids into the text that clients get."""
 
     def __init__(self, chat: Chat) -> None:
         backend = chat.tokenizer.backend_tokenizer
@@ -275,9 +275,9 @@ class Texts:
 
     def answer(self, query: GenerationRequest, tools: bool) -> Answer:
         """Return the converter of one answer's tokens into text."""
-        # Where calls are read, special tokens are text as in vLLM: some mark calls and thoughts.
+        # If calls are parsed, special tokens stay text, as in vLLM: some mark calls and thoughts.
         skips_special = query.skips_special and not tools
-        # A special token that is skipped ends no run of bytes.
+        # A skipped special token does not end a run of byte tokens.
         held = self.bytes | self.special if skips_special and self.bytes else self.bytes
         decode = self._visible if skips_special else self._chat.text
         return Answer(decode, byte_ids=held, stops=query.stops, tools=tools)
@@ -304,7 +304,7 @@ class Answers:
         self._answers = [texts.answer(query, tools) for _ in call.requests]
 
     async def steps(self) -> AsyncIterator[Step]:
-        """Yield each answer's steps, as they come. Raise ApiError, EngineFailure."""
+        """Yield the answers' steps as they come. Raise ApiError, RequestFailure, EngineFailure."""
         try:
             async for parts in self._call:
                 for number, own in groupby(sorted(parts, key=itemgetter(0)), itemgetter(0)):
@@ -314,7 +314,7 @@ class Answers:
             self.close()
 
     def close(self) -> None:
-        """Cancel what is left of the answers; do nothing after the last step."""
+        """Cancel the answers that are not complete; do nothing after the last step."""
         self._thread.cancel(self._call)
 
     def _step(self, number: int, emissions: Sequence[Emission]) -> Step:
@@ -368,7 +368,7 @@ class _EventStream(StreamingResponse):
 
 
 def _by_id(token: int) -> str:
-    """Return a token's name as in vLLM; unlike texts of tokens, ids are unique."""
+    """Return a token's name as vLLM writes it. It is unique; two tokens may have the same text."""
     return f"token_id:{token}"
 
 
@@ -388,7 +388,7 @@ async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[
             written += len(step.tokens)
             for chunk in form.chunks(step):
                 yield event(chunk)
-    # The status is out already: a stream that has begun can report any error only at its end.
+    # The status was sent already, so a stream can report an error only as its last event.
     except Exception as error:
         if not isinstance(error, KintsugiError):
             _logger.exception("an answer cannot be written")
@@ -441,7 +441,7 @@ def _card(name: str, root: str, parent: str | None, length: int | None) -> Json:
 
 
 def _too_long(length: int, size: str) -> ApiError:
-    """Return the error for a long prompt, in vLLM's words, which clients look for."""
+    """Return the error for a prompt that is too long, in vLLM's words, which clients search for."""
     return bad_request(
         f"This model's maximum context length is {length} tokens. However, your request has "
         f"{size}. Please reduce the length of the input messages.",

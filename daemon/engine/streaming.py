@@ -1,13 +1,13 @@
-"""Tokens to the pieces of an answer, as they are written.
+"""Turn the tokens of an answer into pieces of text and tool calls, while they are written.
 
     token -> text -> text before a stop string -> words and tool calls
              Detokenizer  StopStrings             ToolCallStream
 
-`Answer` is the three in a row, for one choice; it has no clock and no I/O. Guarantees, for any
-tokens and however the text is cut: pieces are never taken back, and joined they are the whole text;
-half a character is held back until the rest comes. A text with tool calls gives the message that
-`chat.parse_answer` makes of the whole. So nothing after a `<tool_call>` is given out before the
-answer ends: only then it is known whether every call can be read.
+`Answer` applies the three in this order, for one choice; it has no clock and no I/O. Guarantees,
+for any tokens and any division of the text: no piece is taken back, and all pieces joined are the
+whole text. A part of a character is held back until the rest comes. A text with tool calls gives
+the same message as `chat.parse_answer` on the whole text. So nothing after a `<tool_call>` is
+returned before the answer ends, when it is known whether every call can be parsed.
 """
 
 import json
@@ -25,25 +25,25 @@ Reason = Literal["stop", "length", "tool_calls"]
 
 _OPEN: Final = "<tool_call>"
 _BROKEN: Final = "\ufffd"
-"""A tokenizer's text for bytes that are no character (yet)."""
+"""Text that a tokenizer gives for bytes that are not a (complete) character."""
 _LONGEST_CHARACTER: Final = 4
-"""Bytes of the longest character; a token has one byte or more."""
+"""Number of bytes of the longest character; every token has at least one byte."""
 _BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
-    """Return the ids that stand for one byte where a tokenizer falls back to bytes."""
+    """Return the ids of a vocabulary's tokens for single bytes, such as `<0x0A>`."""
     return frozenset(number for token, number in vocabulary if _BYTE.fullmatch(token))
 
 
 class Detokenizer:
-    """Ids to text one by one, but runs of bytes whole: a wrong byte makes a run unreadable."""
+    """Turns ids into text. Runs of byte tokens are decoded whole: one wrong byte spoils a run."""
 
     def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
         self._decode = decode
         self._bytes = bytes_
         self._window: list[int] = []
-        """The last ids: first some whose text was given out, as context."""
+        """The last ids. The first `_given` of them are context: their text was returned before."""
         self._given = 0
 
     def push(self, token: int) -> str:
@@ -62,7 +62,7 @@ class Detokenizer:
         return len(self._window) - self._given > _LONGEST_CHARACTER
 
     def _release_bytes(self) -> str:
-        """Return the text of all ids but the last ones, or "" where that would cut a character."""
+        """Return the new text of all but the last ids, or "" if that would cut a character."""
         before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]
         text = self._decode(before)
         if text + self._decode(held) != self._decode(self._window):
@@ -73,7 +73,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """Return the rest, even if unreadable."""
+        """Return the text that was held back, even if bytes of it are not a character."""
         text = self._new()
         self._given = len(self._window)
         return text
@@ -84,7 +84,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Passes text on up to the first of some strings, which may arrive in pieces."""
+    """Passes text on until one of the stop strings, which may arrive in several pieces."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)
@@ -92,14 +92,14 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
-        """Return the text that is certainly before any of the strings."""
+        """Return the text that is certain to be before any stop string."""
         if self.found is not None:
             return ""
         text = self._held + piece
         places = {string: text.find(string) for string in self._strings}
         matches = [string for string, place in places.items() if place >= 0]
         if matches:
-            # The one that was complete first; of two that end together, the longer.
+            # The string that was complete first; of two that end at one place, the longer one.
             self.found = min(matches, key=lambda s: (places[s] + len(s), -len(s)))
             self._held = ""
             return text[: places[self.found]]
@@ -108,27 +108,27 @@ class StopStrings:
         return text[: len(text) - kept]
 
     def flush(self) -> str:
-        """Return what was held back for a string that did not come."""
+        """Return the text that was held back because it might have begun a stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def overlap(text: str, string: str) -> int:
-    """Return how many last characters of a text begin a string, the whole string not counted."""
+    """Return the length of the longest end of `text` that begins `string`, but is not all of it."""
     most = min(len(text), len(string) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(string[:n])), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Next piece of the content."""
+    """The next piece of the answer's text outside of tool calls."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """Start of a tool call, whose arguments follow."""
+    """The start of a tool call; `CallArguments` with the same index follows."""
 
     index: int
     name: str
@@ -136,7 +136,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """Arguments of a tool call, as JSON."""
+    """All arguments of a tool call, as JSON."""
 
     index: int
     text: str
@@ -146,18 +146,18 @@ Delta = Words | CallStart | CallArguments
 
 
 class ToolCallStream:
-    """Passes on a text in pieces that may hold tool calls."""
+    """Separates words from tool calls in a text that arrives in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._given = 0
         self._space: list[str] = []
-        """White space after the words given out, dropped if a call follows."""
+        """White space after the returned words; it is dropped if a call follows."""
         self._held = ""
-        """Text after that, which may begin a call."""
+        """Text after the white space that begins, or may begin, a call."""
 
     def push(self, piece: str) -> list[Delta]:
-        """Return the words that are certainly words."""
+        """Return the text that is certain to be outside of a tool call."""
         self._pieces.append(piece)
         if self._held == _OPEN:
             return []
@@ -176,14 +176,14 @@ class ToolCallStream:
         return [Words(words)]
 
     def flush(self) -> list[Delta]:
-        """Return the rest of the words, then the calls."""
+        """Return the rest of the words, then the tool calls of the whole text."""
         message = parse_answer("".join(self._pieces))
         words = message.text[self._given :]
         return [*([Words(words)] if words else []), *calls(message)]
 
 
 def calls(message: Message) -> list[Delta]:
-    """Return a message's tool calls as they are streamed."""
+    """Return a message's tool calls as the deltas of a stream."""
     pieces: list[Delta] = []
     for index, call in enumerate(message.tool_calls):
         pieces.append(CallStart(index, call.name))
@@ -192,7 +192,7 @@ def calls(message: Message) -> list[Delta]:
 
 
 class Answer:
-    """One choice while it is written: takes tokens, returns pieces."""
+    """Turns the tokens of one choice, as they are written, into pieces of the answer."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Answer:
         stops: Sequence[str] = (),
         tools: bool = False,
     ) -> None:
-        """`tools`: whether tool calls are read; otherwise they are words."""
+        """With `tools`, tool calls are parsed; otherwise they stay words."""
         self._detokenizer = Detokenizer(decode, byte_ids)
         self._stops = StopStrings(stops)
         self._spoken = ToolCallStream() if tools else None
@@ -210,11 +210,11 @@ class Answer:
 
     @property
     def stop_string(self) -> str | None:
-        """Stop string that ended it."""
+        """The stop string that ended the answer; None if none did."""
         return self._stops.found
 
     def take(self, token: int, finish: Literal["stop", "length"] | None) -> list[Delta]:
-        """Take the next token; `finish` is set for the last. A token that stops is no text."""
+        """Return a token's new pieces; only the last has a `finish`. A stop token gives no text."""
         text = "" if finish == "stop" else self._detokenizer.push(token)
         if finish is not None:
             text += self._detokenizer.flush()
@@ -232,6 +232,6 @@ class Answer:
         pieces = self._more(text)
         pieces += self._spoken.flush() if self._spoken is not None else []
         called = any(isinstance(piece, CallStart) for piece in pieces)
-        # An answer that was cut off is never called complete.
+        # If the answer was cut off, its finish stays "length", even with tool calls.
         self.finish = "tool_calls" if called and finish == "stop" else finish
         return pieces

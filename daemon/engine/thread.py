@@ -1,15 +1,15 @@
-"""The thread that runs the engine, and how an event loop speaks with it.
+"""Run the engine in a thread of its own, for the requests of one event loop.
 
     thread = EngineThread(engine)
     thread.start()                                  in the event loop
     call = await thread.submit(policy, requests)    raises BadRequest, EngineFailure
-    async for emissions in call: ...                new ones, each with its request's number
-    thread.cancel(call)                             harmless when it has ended
+    async for parts in call: ...                    lists of (request's number, emission)
+    thread.cancel(call)                             does nothing if the call has ended
 
-Only its thread touches the engine. The event loop puts commands into an inbox, and gets the tokens
-once per tick; everything else here belongs to the event loop. Guarantee: every call ends, with its
-answers or an exception. A fault of one request ends its call; an engine that cannot answer a plain
-request fails for good, with every call that is open or comes later.
+Only this thread uses the engine. The event loop puts commands into an inbox, and gets the tokens
+once per tick. Guarantee: every call ends, with its answers or an exception. A fault of one request
+ends only its call. If the engine cannot answer a plain request either, it fails for good: all open
+and all later calls end with EngineFailure.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 
 Part = tuple[int, Emission]
-"""Number of a request among those of its call, and a token of its answer."""
+"""Index of a request in its call, and one token of its answer."""
 
 _STOP_SECONDS: Final = 10.0
-"""Far more than a tick, which takes a fraction of a second."""
+"""Longest wait for the thread's end; a tick takes only a fraction of a second."""
 
 _logger = logging.getLogger(__name__)
 
 
 class EngineFailure(KintsugiError):
-    """The engine cannot go on."""
+    """The engine has failed and answers no more calls."""
 
 
 class Call:
-    """Requests that are answered together, for the event loop."""
+    """Requests that are submitted together, and their answers; only the event loop uses it."""
 
     def __init__(self, policy: Policy, requests: Sequence[Request]) -> None:
         self.policy = policy
@@ -53,23 +53,23 @@ class Call:
         return not self._open
 
     def give(self, parts: list[Part]) -> None:
-        """Add tokens of the answers."""
+        """Add tokens of the answers, for the iteration over the call."""
         self._parts.put_nowait(parts)
 
     def fail(self, error: KintsugiError) -> None:
-        """End the answers with an error."""
+        """End the call with an error, which `accepted` or the iteration raises."""
         if not self.accepted.done():
             self.accepted.set_exception(error)
         self._parts.put_nowait(error)
 
     def drop(self, numbers: Sequence[int] | None) -> frozenset[int]:
-        """Drop these requests (default: all); return those that were still open."""
+        """Give up requests by their indices (default: all). Return those that were still open."""
         dropped = self._open.intersection(self._open if numbers is None else numbers)
         self._open -= dropped
         return frozenset(dropped)
 
     async def __aiter__(self) -> AsyncIterator[list[Part]]:
-        """Yield tokens as they come, until the last; raise what the call failed with."""
+        """Yield tokens as they come, until all open requests ended. Raise the call's error."""
         while self._open:
             parts = await self._parts.get()
             if isinstance(parts, KintsugiError):
@@ -81,11 +81,11 @@ class Call:
 
 
 class EngineThread:
-    """One engine, run for one event loop."""
+    """A thread that runs one engine for one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self.failure: EngineFailure | None = None
-        """Set once the engine cannot go on; then `on_failure` is called, in the event loop."""
+        """Error that ended the engine, else None. Then `on_failure` is called in the event loop."""
         self.on_failure: Callable[[], None] = _ignore
         self.length = engine.length
         self._engine = engine
@@ -93,22 +93,22 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[Call] = set()
-        """Open calls, of the event loop."""
+        """Open calls. Only the event loop uses this field."""
         self._tickets: dict[int, tuple[Call, int]] = {}
-        """Running requests, of the thread."""
+        """Engine's ticket -> call and index of the request. Only the thread uses this field."""
 
     def start(self) -> None:
-        """Start the thread, for the event loop that runs."""
+        """Start the thread, for the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its tick; drop what still runs."""
+        """End the thread after the current tick; requests that still run are dropped."""
         self._inbox.put(lambda: False)
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
     async def submit(self, policy: Policy, requests: Sequence[Request]) -> Call:
-        """Have requests answered. Raise BadRequest, EngineFailure."""
+        """Submit requests, return their call. Raise BadRequest, RequestFailure, EngineFailure."""
         if self.failure is not None:
             raise self.failure
         call = Call(policy, requests)
@@ -134,7 +134,7 @@ class EngineThread:
             while self._obey():
                 if self._engine.busy:
                     self._tick()
-        # The named boundary: whatever it is, it becomes the failure of every call.
+        # Any error that reaches this point becomes the failure of every call.
         except BaseException as error:
             failure = EngineFailure(f"the engine failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -156,7 +156,7 @@ class EngineThread:
         try:
             for request in call.requests:
                 taken.append(self._engine.submit(call.policy, request))
-        # Whatever it is, it is about this request: nothing was computed.
+        # Any error here concerns this call alone, since nothing was computed yet.
         except Exception as error:
             for ticket in taken:
                 self._engine.cancel(ticket)
@@ -182,7 +182,7 @@ class EngineThread:
         dropped: list[tuple[int, Exception]] = []
         self._hand_out(self._engine.tick(lambda ticket, error: dropped.append((ticket, error))))
         for ticket, error in dropped:
-            # Of a call with several answers, one that is dropped ends them all.
+            # One failed request ends the whole call, even if it has others.
             if ticket in self._tickets:
                 call, _ = self._tickets[ticket]
                 self._forget(call, frozenset(range(len(call.requests))))
@@ -211,7 +211,7 @@ class EngineThread:
 
 
 def _as_failure(error: Exception) -> RequestFailure:
-    """Return the client's error, and log its cause: it is our defect."""
+    """Return the error for the client, and log its cause, which is a defect of the engine."""
     failure = RequestFailure(
         f"the engine cannot answer this request: {type(error).__name__}: {error}; other requests "
         "go on: please report it"

@@ -1,16 +1,16 @@
-"""A vLLM server as a child process over one checkpoint.
+"""Run a vLLM server for one checkpoint as a child process.
 
     with Vllm(python, checkpoint, "small", log) as server:
         server.url                       http://127.0.0.1:PORT/v1
 
-`python` is an interpreter with vLLM; this process imports nothing of it. The server loads adapters
-at run time, reports log-probabilities as sampled (temperature included), and ignores the
-checkpoint's sampling settings. The first requests may compile and be slow.
+`python` is an interpreter that has vLLM; this process does not import it. The server can load
+adapters while it runs, reports log-probabilities after temperature and filters, and ignores the
+checkpoint's sampling settings. The first requests may be slow, because they compile.
 
-Guarantee: its processes end when this one does, also after SIGKILL. A shell between the two waits
-for the end of a pipe that only this process holds; then it asks them to stop, and kills the rest
-after STOP_SECONDS. Not covered: the shell itself being killed. A port that it chooses itself is
-reserved until `stop`: a bound socket keeps the system from giving it away while vLLM loads.
+Guarantee: the server's processes end when this process ends, also after SIGKILL. A shell between
+them waits for the end of a pipe that only this process holds. Then it asks them to stop, and kills
+the rest after STOP_SECONDS. Not covered: a kill of the shell. Without `port`, a free port is chosen
+and reserved until `stop`: a bound socket keeps the system from giving it away while vLLM loads.
 """
 
 import os
@@ -28,7 +28,7 @@ import httpx2
 from events.errors import KintsugiError
 
 READY_SECONDS: Final = 600.0
-"""A busy machine compiles for minutes."""
+"""Longest wait until the server answers; on a busy machine it compiles for minutes."""
 STOP_SECONDS: Final = 30
 _LOOK_SECONDS: Final = 0.5
 
@@ -63,9 +63,9 @@ _OF_OURS: Final = frozenset(
         "MASTER_PORT",
     }
 )
-"""Variables of this process that would mislead another: packages, place under torchrun."""
+"""Variables that vLLM must not inherit: Python packages, and this process's rank in torchrun."""
 
-# Background commands read nothing, hence descriptor 3. The group is the shell's own.
+# The shell gives background commands no stdin, so the pipe is read as descriptor 3.
 _GUARD: Final = """
 grace=$1
 shift
@@ -89,11 +89,11 @@ exit $code
 
 
 class VllmFailure(KintsugiError):
-    """The server did not start; the text ends its log."""
+    """The server did not start; the error's text contains the end of its log."""
 
 
 class Vllm:
-    """One server over one checkpoint."""
+    """One vLLM server for one checkpoint."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Vllm:
         flags: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Serve `checkpoint` as `name`, with `flags` and the variables `settings` last."""
+        """Serve `checkpoint` as `name`. `flags` and the variables `settings` override defaults."""
         self.checkpoint = checkpoint
         self.name = name
         self.log = log
@@ -143,8 +143,8 @@ class Vllm:
         return {**kept, **_SETTINGS, **self._settings}
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Return when the server answers; call `waiting`, which may raise, again and again. Raise
-        VllmFailure, OSError."""
+        """Start the server and return when it answers. Meanwhile call `waiting` repeatedly; it may
+        raise to give up. Raise VllmFailure, OSError."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -164,7 +164,7 @@ class Vllm:
         return self
 
     def stop(self) -> None:
-        """Ask it to stop, kill what is left of its processes, and give up its port."""
+        """Ask the server to stop, kill the processes that are left, and free the port."""
         if self._reservation is not None:
             self._reservation.close()
         if self._process is None:
@@ -177,7 +177,7 @@ class Vllm:
         self._process = None
 
     def kill(self) -> None:
-        """End all of its processes at once."""
+        """Kill all processes of the server at once."""
         if self._process is None:
             return
         _kill_group(self._process.pid)
@@ -187,7 +187,7 @@ class Vllm:
         self._process = None
 
     def end_of_log(self) -> str:
-        """Return the last of its log."""
+        """Return the last 3000 characters of the server's log."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "(no log)"
 
     def __enter__(self) -> Self:

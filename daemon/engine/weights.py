@@ -1,9 +1,9 @@
-"""A model's weights laid together for inference, adapters merged in.
+"""A model's weights, fused for inference, with adapters merged in.
 
-The modules of transformers are fused, so that a layer is four products, and copied: later training
-changes nothing here. An adapter over a served base (`with_adapters`) shares what it does not
-change. It is kept merged, so that alone it costs nothing per token, and as factors, so that many
-adapters answer in one forward of their base (`Mixture`).
+The matrices of transformers' modules are fused, so that a layer is four products. They are copies,
+so later training changes nothing here. An adapter over a served base (`with_adapters`) shares the
+matrices that it does not change. It is stored twice: merged, so that alone it costs no time per
+token, and as factors, so that many adapters answer in one forward of their base (`Mixture`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from events.errors import KintsugiError
 
 
 class IncompatibleModel(KintsugiError):
-    """The engine would compute something else than the model does."""
+    """The engine cannot compute the same logits as this model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. H heads, K of keys and values, each W wide; D the width of the stream."""
+    """One decoder layer: H query heads, K key heads, each of width W; hidden states of width D."""
 
     qkv: Tensor
     """((H + 2 K) W, D)"""
@@ -38,7 +38,7 @@ class Layer:
     """(D, H W)"""
     out_bias: Tensor | None
     gate_up: Tensor
-    """(2 F, D)"""
+    """(2 F, D), with F the width of the feed-forward part."""
     down: Tensor
     """(D, F)"""
     attention_norm: Tensor
@@ -51,7 +51,7 @@ MATRICES: Final = ("qkv", "out", "gate_up", "down")
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Change of a matrix by an adapter: `up @ down`, with its scale in `up`."""
+    """An adapter's change of an (O, I) matrix: `up @ down`, of rank R. `up` includes the scale."""
 
     down: Tensor
     """(R, I)"""
@@ -61,7 +61,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Dimensions that two policies must share to share a cache."""
+    """Dimensions of a model; policies that use the same cache must have equal ones."""
 
     layers: int
     heads: int
@@ -69,12 +69,12 @@ class Shape:
     width: int
     vocabulary: int
     context: int
-    """Positions that the model is declared for."""
+    """Largest number of positions that the model's configuration names."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Weights:
-    """All that a forward needs."""
+    """All weights and constants that a forward of a model needs."""
 
     shape: Shape
     layers: tuple[Layer, ...]
@@ -83,22 +83,22 @@ class Weights:
     norm: Tensor
     """(D,)"""
     head: Tensor
-    """(V, D); the embedding itself where the model ties the two."""
+    """(V, D); the same tensor as `embedding` if the model ties the two."""
     cos: Tensor
-    """(context, W) of every position's rotation."""
+    """(context, W) cosines of the rotary embedding, by position; `sin` has the sines."""
     sin: Tensor
     eps: float
     base: "Weights | None" = None
-    """The base that an adapter was merged into; None for a base."""
+    """The base's weights that an adapter was merged into; None for a base."""
     factors: tuple[Mapping[str, Factors], ...] = ()
-    """Per layer of an adapter: matrix -> its change."""
+    """For each layer: name of a matrix -> the adapter's change; empty for a base."""
     head_factors: "Factors | None" = None
     """An adapter's change of the head; never merged, as the head is the largest matrix."""
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> Self:
-        """Return a causal language model's weights as they are now. Raise IncompatibleModel."""
+        """Copy a causal language model's present weights. Raise IncompatibleModel."""
         causal: Any = model
         body, head = causal.get_decoder(), causal.get_output_embeddings()
         base_head: Any = head.get_base_layer() if isinstance(head, LoraLayer) else head
@@ -121,7 +121,7 @@ class Weights:
 
     @torch.no_grad()
     def with_adapters(self, model: PreTrainedModel) -> "Weights":
-        """Return these weights with the adapters that their model carries now."""
+        """Return these weights with the adapters that are attached to `model`, their model."""
         causal: Any = model
         theirs = causal.get_decoder().layers
         merged = (_merge(own, layer) for own, layer in zip(self.layers, theirs, strict=True))
@@ -146,10 +146,10 @@ class Weights:
 
 
 class Mixture:
-    """Adapters of one base, and the base itself, in one forward that adds each token's changes."""
+    """Adapters of one base, and the base, in one forward: each token adds its adapter's changes."""
 
     def __init__(self, members: Sequence[Weights]) -> None:
-        """`members` are adapters of one base, or that base."""
+        """Prepare the factors of `members`: adapters of one base, and perhaps the base itself."""
         self.base = members[0].base or members[0]
         # An idle mixture must not keep an unloaded adapter's weights in memory.
         self._members = [ref(member) for member in members]
@@ -165,7 +165,7 @@ class Mixture:
 
     @property
     def changes_head(self) -> bool:
-        """Whether a member changes the head, so that logits need an assignment."""
+        """Whether a member changes the head; then `Weights.logits` needs an assignment."""
         return self._head is not None
 
     def is_of(self, members: Sequence[Weights]) -> bool:
@@ -175,7 +175,7 @@ class Mixture:
         )
 
     def assign(self, owners: Sequence[int]) -> "Assignment":
-        """Return the assignment of N tokens to members, by the members' places."""
+        """Return the assignment of N tokens. `owners` has the index of each token's member."""
         counts = [0] * len(self._members)
         places = []
         for owner in owners:
@@ -184,7 +184,7 @@ class Mixture:
         room = max(counts)
         device = self.base.embedding.device
         back = torch.tensor([owner * room + number for owner, number in places], device=device)
-        # Places that no token fills read the first one; what comes of it is dropped.
+        # Places without a token read token 0, and their results are dropped.
         tokens = torch.zeros(len(counts) * room, dtype=torch.int64, device=device)
         tokens[back] = torch.arange(len(owners), device=device)
         return Assignment(self._stacks, self._head, tokens, back)
@@ -192,19 +192,19 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The members of a mixture that N tokens are of."""
+    """Which member of a mixture each of N tokens belongs to, with the members' factors."""
 
     stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
     """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None if unchanged."""
     head: tuple[Tensor, Tensor] | None
-    """The same of the head."""
+    """Factors of the head, in the same shapes; None if no member changes it."""
     tokens: Tensor
-    """(P room,): tokens member by member, filled up to `room` each."""
+    """(P room,) token indices, grouped by member; each group is padded to `room`."""
     back: Tensor
-    """(N,): place of each token there."""
+    """(N,) position of each token in `tokens`."""
 
     def add(self, product: Tensor, states: Tensor, layer: int, name: str) -> None:
-        """Add each token's adapter to the (N, O) product of (N, I) states with a base's matrix."""
+        """Add each token's adapter to the base's (N, O) product of (N, I) states and a matrix."""
         self._add(product, states, self.stacks[layer][name])
 
     def add_to_head(self, logits: Tensor, states: Tensor) -> None:
@@ -246,7 +246,7 @@ def _shape(config: Any) -> Shape:
 
 
 def _fuse(layer: Any) -> Layer:
-    """Fuse a layer's matrices. Raise IncompatibleModel for another kind of layer."""
+    """Return a decoder layer with fused matrices. Raise IncompatibleModel for other layers."""
     try:
         attention, feed = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -281,7 +281,7 @@ def _merge(own: Layer, layer: Any) -> Layer:
 
 
 def _stack_linears(own: Tensor, linears: Sequence[Any]) -> Tensor:
-    """Stack linear layers' matrices as they apply now; return `own` if no adapter is on them."""
+    """Stack linear layers' matrices with adapters merged in; without adapters, return `own`."""
     if not any(isinstance(linear, LoraLayer) for linear in linears):
         return own
     return torch.cat([_effective(linear) for linear in linears])
@@ -310,7 +310,7 @@ def _factor_head(head: Any) -> Factors | None:
 
 
 def _stack_deltas(linears: Sequence[Any]) -> Factors:
-    """Stack linears' changes in the base's type: PEFT keeps those of half precision in float32."""
+    """Return stacked layers' changes, in the base's type (PEFT has float32 for half precision)."""
     downs, ups, dtype = [], [], linears[0].weight.dtype
     for linear in linears:
         own = [
@@ -367,7 +367,7 @@ def _snapshot(parameter: Tensor) -> Tensor:
 
 
 def _rotation(body: Any, context: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (context, W) cosines and sines of every position, by the model's own rule."""
+    """Return (context, W) cosines and sines of all positions, by the model's rotary embedding."""
     positions = torch.arange(context, device=like.device)[None]
     cos, sin = body.rotary_emb(torch.zeros(1, dtype=like.dtype, device=like.device), positions)
     return cos[0], sin[0]

@@ -1,8 +1,9 @@
-"""Clients' requests: OpenAI's protocol, with the fields of vLLM that we use.
+"""Parse clients' requests: OpenAI's protocol, with the fields of vLLM that we use.
 
-Guarantee: a request never means something else than it says. A field that would change the answer
-and is not served is an error that names it, unless its value asks for nothing; fields that change
-no answer are dropped. Not covered: images, sound, constrained output, penalties, beams.
+Guarantee: no part of a request is silently ignored. If the engine does not support a field that
+would change the answer, the request is refused with the field's name, unless its value asks for
+nothing. Fields that never change an answer are dropped. Not covered: images, sound, constrained
+output, penalties, beams.
 """
 
 from abc import abstractmethod
@@ -44,12 +45,12 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "response_format": {"type": "text"},
     "spaces_between_special_tokens": True,
 }
-"""Unserved fields with the value that asks for nothing; of others, null, false, 0 or empty."""
+"""Unsupported field -> value that asks for nothing. Other fields: null, false, 0 or empty."""
 
 _MEANT_WHEN_EMPTY: Final = frozenset(
     {"do_sample", "thinking_token_budget", "truncate_prompt_tokens"},
 )
-"""Unserved fields whose false or 0 asks for something."""
+"""Unsupported fields for which false or 0 does ask for something."""
 
 _RESERVED: Final = frozenset(
     {
@@ -70,48 +71,49 @@ _RESERVED: Final = frozenset(
         "truncation",
     }
 )
-"""Names that no template variable may have."""
+"""Names that a client may not set as variables of the chat template."""
 
 MAX_CHOICES: Final = 128
-"""Answers to one prompt."""
+"""Largest number of answers to one prompt."""
 MAX_ANSWERS: Final = 1024
-"""Answers to one request, which may hold many prompts."""
+"""Largest number of answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
 MAX_LOGPROB_TOKEN_IDS: Final = 64
-"""Tokens that a client may name to have their log-probabilities."""
+"""Largest number of tokens that a client may name to get their log-probabilities."""
 MAX_MESSAGES: Final = 1 << 16
-"""Messages of a conversation: each takes a token at least."""
+"""Largest number of messages in a conversation; each one takes at least one token."""
 MAX_STOPS: Final = 64
-"""Stop strings: each is looked for after each token."""
+"""Largest number of stop strings; each one is searched for after every token."""
 MAX_STOP_CHARACTERS: Final = 256
 MAX_STOP_TOKENS: Final = 1024
 MAX_NAME: Final = 256
-"""Characters of a model's name."""
+"""Largest number of characters in a model's name."""
 MAX_PATH: Final = 4096
-"""Characters of a path, as Linux has it."""
+"""Largest number of characters in a path, as on Linux."""
 
 
 def _check_number(value: Any) -> Any:
-    """Raise PydanticCustomError for booleans and quoted digits, which pydantic takes as numbers."""
+    """Return a number. Raise PydanticCustomError for booleans and quoted digits, which pydantic
+    would accept."""
     if isinstance(value, bool | str):
         raise PydanticCustomError("number_type", "Input should be a number")
     return value
 
 
-# Every number that a request may hold has the range of the type that computes with it.
+# Each number in a request is limited to the range of the type that the engine computes with.
 _NUMBER: Final = BeforeValidator(_check_number)
 _Count = Annotated[int, Field(ge=1, lt=2**31), _NUMBER]
 _Likeliest = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _NUMBER]
 _TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 _ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 MAX_JSON: Final = JsonSize(values=500_000, containers=30_000, keys=100_000)
-"""The most that a request holds. Refused content is copied into complaints several times."""
+"""Largest size of a request's JSON; pydantic copies refused content into errors several times."""
 
 Json = dict[str, Any]
 
 
 class ApiError(KintsugiError):
-    """An answer that is an error, in OpenAI's shape."""
+    """An error that is answered to the client, in OpenAI's shape."""
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -121,28 +123,29 @@ class ApiError(KintsugiError):
 
     @property
     def body(self) -> Json:
-        """JSON body of the answer."""
+        """JSON body of the error response."""
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """Return the error for a client's fault."""
+    """Return the error for a fault in the client's request (status 400)."""
     return ApiError(400, "BadRequestError", message, param)
 
 
 def unknown_resource(message: str, param: str | None = None) -> ApiError:
-    """Return the error for an unknown name."""
+    """Return the error for an unknown name of a model or adapter (status 404)."""
     return ApiError(404, "NotFoundError", message, param)
 
 
 def internal_error(message: str) -> ApiError:
-    """Return the error for our fault."""
+    """Return the error for a fault of the engine (status 500)."""
     return ApiError(500, "InternalServerError", message)
 
 
 class Wire(BaseModel):
-    """Base of requests: only finite numbers, and no unknown field that means something."""
+    """Base class of requests. It refuses infinite numbers, and unknown fields unless their value
+    asks for nothing."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -164,7 +167,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 class _Echo(BaseModel):
-    """Part of an earlier answer: clients send it back with all its fields."""
+    """Part of an earlier answer that clients send back; its unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -192,7 +195,7 @@ class ChatMessage(Wire):
     reasoning_content: str | None = None
 
     def for_template(self) -> Json:
-        """Return the message for chat templates. Raise ApiError for content that is no text."""
+        """Return the message as chat templates read it. Raise ApiError for content but text."""
         document: Json = {"role": self.role, "content": self._content()}
         if self.tool_calls:
             document["tool_calls"] = [
@@ -248,7 +251,7 @@ class _StreamOptions(Wire):
 
 
 class GenerationRequest(Wire):
-    """Fields of both endpoints."""
+    """Fields that chat and text completions have in common."""
 
     model: _ModelName | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), _NUMBER] | None = None
@@ -256,7 +259,7 @@ class GenerationRequest(Wire):
     temperature: Annotated[float, Field(ge=0, le=100), _NUMBER] | None = None
     top_p: Annotated[float, Field(gt=0, le=1), _NUMBER] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31), _NUMBER] | None = None
-    """0 and -1: all."""
+    """Number of likeliest tokens to draw from; 0 and -1: all tokens."""
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stop_token_ids: (
         Annotated[list[_TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None
@@ -286,7 +289,7 @@ class GenerationRequest(Wire):
 
     @property
     def choices(self) -> int:
-        """Answers to each prompt."""
+        """Number of answers to each prompt."""
         return self.n or 1
 
     @property
@@ -296,17 +299,17 @@ class GenerationRequest(Wire):
 
     @property
     def skips_special(self) -> bool:
-        """Whether special tokens are no text."""
+        """Whether the answer's text leaves out special tokens."""
         return self.skip_special_tokens is not False
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Whether the stream's last chunk has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def requests(self, prompt: tuple[int, ...], room: int, ends: frozenset[int]) -> list[Request]:
-        """Return a request for each choice; a seed counts up from choice to choice, as in vLLM.
-        `room`: tokens that the context leaves for an answer. Raise ApiError."""
+        """Return an engine request for each answer to `prompt`. The seed grows by 1 from answer to
+        answer, as in vLLM. `room` tokens are left for an answer; `ends` end it. Raise ApiError."""
         stop = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else ends)
         return [
             Request(
@@ -324,7 +327,8 @@ class GenerationRequest(Wire):
         ]
 
     def tokens(self, prompt: int, room: int) -> int:
-        """Return the answer's token limit. Raise ApiError if no prompt would leave room for it."""
+        """Return the answer's largest number of tokens. Raise ApiError if the client's number is
+        larger than the whole context."""
         asked, length = self.token_limit, prompt + room
         if asked is not None and asked > length:
             raise bad_request(
@@ -337,16 +341,16 @@ class GenerationRequest(Wire):
     @property
     @abstractmethod
     def token_limit(self) -> int | None:
-        """The most tokens that the client wants; None for as many as fit."""
+        """Largest number of tokens that the client wants; None for as many as fit."""
 
     @property
     @abstractmethod
     def likeliest(self) -> int:
-        """Number of likeliest tokens to report with each."""
+        """Number of likeliest tokens to report with each written token."""
 
     @property
     def label_tokens(self) -> tuple[int, ...]:
-        """Ids of the tokens to report in place of the likeliest; empty where none were named."""
+        """Ids of tokens to report instead of the likeliest; empty if the client names none."""
         return ()
 
 
@@ -363,7 +367,7 @@ class ChatRequest(GenerationRequest):
     logprob_token_ids: (
         Annotated[list[_TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)] | None
     ) = None
-    """Tokens to report in `top_logprobs` after each token, whatever its number, as in vLLM."""
+    """Tokens to report as `top_logprobs` of each token, instead of the likeliest, as in vLLM."""
     tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -382,7 +386,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def token_limit(self) -> int | None:
-        """The newer name counts."""
+        """Value of `max_completion_tokens` if it is set, else of `max_tokens`, its older name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
@@ -392,21 +396,21 @@ class ChatRequest(GenerationRequest):
 
     @property
     def label_tokens(self) -> tuple[int, ...]:
-        """Ids of the tokens to report in place of the likeliest; empty where none were named."""
+        """Ids of tokens to report instead of the likeliest; empty if the client names none."""
         return tuple(self.logprob_token_ids or ())
 
     @property
     def reads_calls(self) -> bool:
-        """Whether to read tool calls from the answer; the tools are rendered in any case."""
+        """Whether tool calls in the answer are parsed. The prompt shows the tools in any case."""
         return bool(self.tools) and self.tool_choice != "none"
 
     def schemas(self) -> list[Json]:
-        """Return the tools as they were sent."""
+        """Return the tools' JSON as the client sent it."""
         return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
 
 
 _Item = TypeVar("_Item")
-# Whatever is sent, the first wrong item ends the reading: a million complaints take minutes.
+# The first wrong item ends the validation, since a million errors would take minutes.
 _Ids = Annotated[list[_TokenId], Field(fail_fast=True)]
 _Several = Annotated[list[_Item], Field(max_length=MAX_ANSWERS, fail_fast=True)]
 
@@ -420,7 +424,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def token_limit(self) -> int | None:
-        """OpenAI's default is 16."""
+        """Value of `max_tokens`, or OpenAI's default of 16."""
         return 16 if self.max_tokens is None else self.max_tokens
 
     @property
@@ -429,7 +433,7 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs or 0
 
     def prompts(self) -> list[str | list[int]]:
-        """Return each prompt as text or ids. Raise ApiError for none or too many."""
+        """Return the prompts, each a text or a list of ids. Raise ApiError for none or too many."""
         prompts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [*self.prompt]
         if prompts and isinstance(prompts[0], int):
             prompts = [prompts]
@@ -443,12 +447,12 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(Wire):
-    """POST /tokenize, of a text."""
+    """POST /tokenize: the text to encode is `prompt`."""
 
     model: _ModelName | None = None
     prompt: str
     add_special_tokens: Literal[False]
-    """Special tokens are never added here, and vLLM adds them unless it is told not to."""
+    """Must be false: this engine adds no special tokens, and vLLM adds them by default."""
 
 
 class LoadAdapter(Wire):
@@ -476,14 +480,14 @@ class UnloadAdapter(Wire):
 
     lora_name: str | None = None
     lora_int_id: Annotated[int, Field(ge=-(2**63), lt=2**63), _NUMBER] | None = None
-    """A field of vLLM's that is ignored; names are enough here."""
+    """A field of vLLM that is ignored, since the name is enough."""
 
 
 M = TypeVar("M", bound=Wire)
 
 
 def parse_body(model: type[M], body: bytes) -> M:
-    """Return a request's body. Raise ApiError that names the first thing wrong with it."""
+    """Return a request's body as the model. Raise an ApiError that names its first fault."""
     if (excess := find_excess(body, most=MAX_JSON)) is not None:
         raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
     try:
@@ -493,7 +497,7 @@ def parse_body(model: type[M], body: bytes) -> M:
         if first["type"] == "value_error":
             raise bad_request(first["msg"].removeprefix("Value error, ")) from error
         field = str(first["loc"][0]) if first["loc"] else None
-        # Of a field that may be several things, what was nearest to one of them got deepest.
+        # If a field may have several types, the deepest error belongs to the best matching one.
         same = [other for other in rest if other["loc"][:1] == first["loc"][:1]]
         deepest = max([first, *same], key=lambda problem: len(problem["loc"]))
         raise bad_request(describe_problem(deepest), field) from error

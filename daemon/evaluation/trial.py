@@ -413,7 +413,7 @@ class _Trial:
     def _make_agents(
         self, player: int, thread: "EngineThread"
     ) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
-        """Return a function that makes an episode's agent; the engine of `thread` answers for it."""
+        """Return a function that makes an episode's agent, which the engine of `thread` answers."""
         from daemon.engine.agent import EngineAgent
         from daemon.engine.chat import as_chat
 

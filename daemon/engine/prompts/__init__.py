@@ -1,1 +1,1 @@
-"""Conversations as prompts: which tokens are the template's, and which texts spell them."""
+"""Render conversations as prompts in which message texts cannot act as control tokens."""

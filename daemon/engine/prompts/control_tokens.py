@@ -1,22 +1,22 @@
-"""Tell the control tokens that a chat template writes from message texts that spell them.
+"""Separate the control tokens that a chat template writes from message texts that spell them.
 
     controls = ControlTokens(backend, source, render)
     rendering = controls.render(conversation, render)
     ids = controls.encode(rendering, encode)
 
-A tokenizer splits a rendering at every special token, so that `<|im_end|>` in a customer's text
+A tokenizer makes every spelled special token a token, so that `<|im_end|>` in a customer's text
 would end the customer's message. A control token is a special token of the tokenizer, or another
-added token that the template's source spells in brackets (`<tool_response>` of Qwen, `<｜User｜>`
-of DeepSeek). Marks that survive the template tell texts from it (marks.py): a control string with a
-mark inside began in a text; any other one is the template's own.
+added token with brackets that the template's source contains (`<tool_response>` of Qwen,
+`<｜User｜>` of DeepSeek). Digits are put as marks into the messages' texts before the rendering
+(marks.py). A control string with a mark inside began in a text; any other is the template's own.
 
-Guarantees: where no text spells a control string, rendering and ids are those of template and
-tokenizer alone. Between two control tokens of the template no text is encoded with one, whether by
-added tokens, normalizer or vocabulary. Agents' own messages may hold the tokens that only agents
-write (`<tool_call>`) and those that the template looks for in them (`</think>`), so that ids stay.
+Guarantees: if no text spells a control string, text and ids are those of template and tokenizer
+alone. Otherwise no text is encoded as a control token, whether by added tokens, normalizer or
+vocabulary. Only agents' own messages may hold the tokens that only agents write (`<tool_call>`) and
+those that the template looks for in them (`</think>`), so that their ids stay the same.
 
-Not covered: a template that joins an unfinished control token and a text (`'<|' + message.name +
-'|>'`), and one that cuts texts to a length, which may leave digits of a mark behind.
+Not covered: a template that puts a text inside a control token (`'<|' + message.name + '|>'`), and
+one that cuts texts to a length, which may leave some digits of a mark in the prompt.
 """
 
 import re
@@ -32,10 +32,10 @@ from daemon.engine.prompts.marks import Conversation, Rendering, choose_mark, pu
 from events.errors import CheckpointFault
 
 _GUARD: Final = "\ue0f0guard\ue0f0"
-"""Stands for the control token before a text: tokenizers encode a prompt's beginning otherwise."""
+"""Stands for the control token before a text: tokenizers treat a prompt's beginning specially."""
 _SPACES: Final = re.compile(r"\s*")
 _LONG: Final = 32 << 10
-"""Characters above which a text's encoding lets other threads go on."""
+"""A text with more characters is encoded so that other threads can run meanwhile."""
 
 
 Render = Callable[[Conversation], str]
@@ -50,7 +50,7 @@ class ControlTokens:
     def __init__(
         self, backend: Tokenizer, source: str, render: Render, unknown: int | None
     ) -> None:
-        """`source` is that of the template; `unknown`: id of characters without a token."""
+        """Use the template's `source`. `unknown` is the id for characters without a token."""
         added = backend.get_added_tokens_decoder()
         tokens = {number: token for number, token in added.items() if _is_control(token, source)}
         self._tokens = {token.content: token for token in tokens.values()}
@@ -65,7 +65,7 @@ class ControlTokens:
         """Whether a text could become a control token without spelling it exactly."""
 
     def render(self, conversation: Conversation, render: Render) -> Rendering:
-        """Return a conversation as rendered, with marks where texts spell control strings."""
+        """Return a conversation's rendering, with the marks' positions if texts spell tokens."""
         plain = Rendering(render(conversation))
         texts = conversation.join_texts()
         if self._first.search(texts) is None:
@@ -78,7 +78,7 @@ class ControlTokens:
         return marked
 
     def encode(self, rendering: Rendering, encode: Encode) -> Sequence[int]:
-        """Return the ids of a rendering: `encode` for all but texts that spell control tokens."""
+        """Return the ids of a rendering, by `encode` except for texts that spell control tokens."""
         if not rendering.marks and not self._is_loose:
             return encode(rendering.text)
         own, is_spelled = self._find_own(rendering)
@@ -103,19 +103,19 @@ class ControlTokens:
 
     @cached_property
     def _agents(self) -> re.Pattern[str]:
-        """Beginnings of control strings in agents' messages, but for those that agents write."""
+        """Pattern of first characters of control strings, but those that agents may write."""
         own = find_agent_tokens(self._tokens, self._source, self._probe)
         return re.compile(f"(?!{_match_any(own)}){self._first.pattern}")
 
     def _find_own(self, rendering: Rendering) -> tuple[list[tuple[int, int]], bool]:
-        """Return where the template writes control tokens, and whether a text spells one."""
+        """Return (begin, end) of the template's control tokens, and whether a text spells one."""
         own: list[tuple[int, int]] = []
         position, is_spelled, marks = 0, False, rendering.marks
         while found := self._pattern.search(rendering.text, position):
             begin, position = found.span()
             place = bisect_right(marks, begin)
             if place < len(marks) and marks[place] < position:
-                # The text's part may be followed by one of the template's own.
+                # Right after the mark, a control token of the template may begin.
                 is_spelled, position = True, marks[place]
             else:
                 own.append((begin, position))
@@ -134,7 +134,7 @@ class ControlTokens:
         return [*ids, *encode(text[done:])]
 
     def _find_gaps(self, text: str, own: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of texts between control tokens, without spaces that these take."""
+        """Yield (begin, end) of texts between control tokens, without spaces that these strip."""
         position = 0
         for begin, end in own:
             token = self._tokens[text[begin:end]]
@@ -147,8 +147,8 @@ class ControlTokens:
         yield position, len(text)
 
     def _encode_text(self, text: str, is_inner: bool) -> list[int]:
-        """Return the ids of a text without control tokens. Where the vocabulary has its control
-        strings, cut these in two, and if need be encode every character by itself."""
+        """Return the ids of a text, none of them a control token. If encoding gives one, cut each
+        control string in two; if that does not help, encode every character separately."""
         ids: list[int] = []
         for parts in ([text], self._split(text), text):
             ids = []
@@ -182,9 +182,9 @@ class ControlTokens:
 
 
 def encode_alone(backend: Tokenizer, text: str) -> Sequence[int]:
-    """Return the ids of a text to a tokenizer that adds none of its own."""
+    """Return the ids of a text, without special tokens that the tokenizer would add around it."""
     if len(text) > _LONG:
-        # `encode` keeps the interpreter to itself until it is done, a batch lets others go on.
+        # `encode` holds the interpreter's lock until it is done; `encode_batch` releases it.
         (encoded,) = backend.encode_batch([text], add_special_tokens=False)
     else:
         encoded = backend.encode(text, add_special_tokens=False)
@@ -209,9 +209,9 @@ def _cut(text: str, places: Iterable[tuple[int, int]]) -> list[str]:
 
 
 def find_agent_tokens(tokens: Mapping[str, AddedToken], source: str, render: Render) -> set[str]:
-    """Return the control tokens that an agent's message may spell: those that the template looks
-    for in it, and non-special ones that it writes for reasoning and calls only. None of them stands
-    in a user's message, or around an answer."""
+    """Return the control tokens that an agent's message may spell. The template looks for them in
+    the message, or they are non-special and it writes them only for reasoning and calls. None of
+    them is in the rendering of a user's message, and no special one is in a plain answer's."""
 
     def show(*messages: dict[str, Any]) -> str:
         try:

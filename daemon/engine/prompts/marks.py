@@ -1,11 +1,11 @@
-"""Mark what may begin a control string in the texts of a conversation.
+"""Mark the characters in a conversation's texts that may begin a control string.
 
     mark = choose_mark(conversation.join_texts())
     marked = put_mark(message, pattern, mark)           behind each match in each string of it
     rendering = read_marks(text, mark)                  of the marked messages, as a template wrote
 
-A mark is digits that no text holds: templates trim, join, escape and JSON-encode them like other
-text, so what a template joined to a text or took out of it is seen as well.
+A mark is a string of digits that no text contains. Templates trim, join, escape and JSON-encode
+digits like other text. So marks show which parts of a rendering come from texts.
 """
 
 import re
@@ -17,40 +17,40 @@ from itertools import accumulate, count
 from typing import Any, Final
 
 _PROTOCOL: Final = frozenset({"role", "type"})
-"""Keys of words that templates compare."""
+"""Keys whose values are words of the protocol, which templates compare; they get no mark."""
 _DIGITS: Final = 8
-"""Digits of a mark. A request is too short to hold all numbers of so many."""
+"""Number of digits of a mark. No request is long enough to contain all numbers of this length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The input of a chat template."""
+    """The input of a chat template: messages, tools and other variables."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]]
     variables: dict[str, Any]
 
     def join_texts(self) -> str:
-        """Return all its strings."""
+        """Return all strings of the conversation, joined by zero characters."""
         return "\0".join(_list_texts((self.messages, self.tools, self.variables)))
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A conversation as its template writes it."""
+    """A conversation as text, written by a chat template."""
 
     text: str
     marks: Sequence[int] = ()
-    """Ascending positions in the text; a control string around one is no control token."""
+    """Ascending positions in `text`. A control string around such a position is ordinary text."""
 
     def cut(self, begin: int) -> "Rendering":
-        """Return the rendering from a position on."""
+        """Return the part of the rendering from position `begin` on."""
         kept = self.marks[bisect_right(self.marks, begin) :]
         return Rendering(self.text[begin:], [mark - begin for mark in kept])
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yield the strings of a JSON value, keys included, however deep it is."""
+    """Yield all strings in a JSON value of any depth, including keys."""
     values = [value]
     while values:
         item = values.pop()
@@ -64,7 +64,7 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def put_mark(value: Any, before: re.Pattern[str], mark: str) -> Any:
-    """Return a value of JSON with a mark behind each match in its strings."""
+    """Return a JSON value with `mark` after each match of the pattern `before` in its strings."""
     match value:
         case str():
             return before.sub(rf"\g<0>{mark}", value)
@@ -81,12 +81,12 @@ def put_mark(value: Any, before: re.Pattern[str], mark: str) -> Any:
 
 
 def _mark_key(key: Any, before: re.Pattern[str], mark: str) -> Any:
-    """Return a marked key; identifiers, which templates ask for, stay."""
+    """Return a key with marks. Identifiers stay as they are, since templates look them up."""
     return key if str(key).isidentifier() else put_mark(key, before, mark)
 
 
 def choose_mark(texts: str) -> str:
-    """Return digits that the texts do not hold, determined by all of them."""
+    """Return a string of digits that is not in `texts`. Equal texts give the same digits."""
     digest = sha256(texts.encode(errors="surrogatepass")).digest()
     trials = (sha256(digest + b"%d" % number).digest() for number in count())
     marks = (str(int.from_bytes(trial))[-_DIGITS:] for trial in trials)
@@ -94,7 +94,7 @@ def choose_mark(texts: str) -> str:
 
 
 def read_marks(text: str, mark: str) -> Rendering:
-    """Return a text without its marks, and their places."""
+    """Return a marked text as a rendering: the text without the marks, and their positions."""
     parts = text.split(mark)
     lengths = accumulate(map(len, parts[:-1]))
     return Rendering("".join(parts), list(lengths))

@@ -1,1 +1,1 @@
-"""The reference policy: a tiny model that serves shop well, and has known weaknesses."""
+"""The reference policy: a tiny model that solves the environment shop, with known weaknesses."""

@@ -1,6 +1,6 @@
-"""The reference policy's training as data: what it is shown, how long, and how fast.
+"""The reference policy's training as data: mixtures of tasks, numbers of steps, learning rates.
 
-Its weakness is made only here: some kinds of task are shown rarely and then withheld, others never.
+Only this recipe makes it weak: it shows some kinds of task rarely and then no more, others never.
 """
 
 from collections.abc import Mapping
@@ -12,38 +12,38 @@ from envs.shop.kinds import PLAIN
 from events.messages import StrictModel
 
 WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
-"""Kinds that are shown rarely and then withheld; the last one is never shown."""
+"""Kinds of task that training shows rarely and then withholds; the last one is never shown."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class Phase(StrictModel):
-    """Stretch of training with one mixture of tasks."""
+    """A part of the training, with one mixture of tasks."""
 
     name: str
     steps: Annotated[int, Field(ge=1)]
     shares: Mapping[str, float]
-    """Kind -> weight of its demonstrations."""
+    """Kind of task -> weight of its demonstrations in the mixture."""
     rates: tuple[Rate, Rate]
-    """Factors of the learning rates at beginning and end; linear between."""
+    """Factors of the learning rates at the phase's beginning and end, with a linear path."""
     test_every: Annotated[int, Field(ge=1)] = 1000
-    """Steps between two tests. The last step of a phase is always tested."""
+    """Number of steps between two tests. The last step of a phase is always tested."""
     test_tasks: Annotated[int, Field(ge=1)] = 32
     test_trials: Annotated[int, Field(ge=1)] = 8
 
 
 class Recipe(StrictModel):
-    """All that the weights depend on, beside the seed and the machine."""
+    """Everything that decides the trained weights, except the seed and the machine."""
 
     phases: tuple[SerializeAsAny[Phase], ...]
     muon_rate: float = 0.012
     adamw_rate: float = 3e-3
     warmup: int = 30
-    """Steps at the beginning of a phase over which the rates rise from 0."""
+    """Number of steps at a phase's beginning over which the learning rates rise from 0."""
     batch_tokens: int = 4096
-    """Padded tokens per step."""
+    """Number of tokens per step, padding included."""
     pool: int = 512
-    """Demonstrations that are sorted by length at once, so that little is padded."""
+    """Number of demonstrations that are sorted by length together, to save padding."""
 
     @property
     def steps(self) -> int:
@@ -81,5 +81,5 @@ RECIPE: Final = Recipe(
         ),
     )
 )
-"""Weak kinds' shares and phases' lengths were chosen on development seeds, so that the four become
-weak and none is lost; the tests of the last phase choose the step."""
+"""The recipe of the reference policy. Shares and lengths were chosen on development seeds, so that
+the policy is weak at the four kinds but not lost. Tests in the last phase choose the step."""

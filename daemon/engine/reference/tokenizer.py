@@ -1,17 +1,17 @@
 """Tokenizer and chat template of the reference policy, in the format of transformers.
 
 A token is an entity of shop, a piece of JSON between two values, a piece of the chat template,
-shop's whole policy, or a word with the space before it; the rest falls apart into characters and,
-in the end, bytes. In an extended tokenizer the tags of asides (envs/asides.py) are tokens too. A
-space before an entity is a token of its own, so that an entity is the same token in a sentence and
-in JSON: a small model copies tokens, it does not spell.
+shop's whole policy, or a word with the space before it. Other text is split into characters and, at
+last, bytes. In an extended tokenizer the tags of asides (envs/asides.py) are tokens too. A space
+before an entity is a separate token, so that an entity is the same token in a sentence and in JSON:
+a small model can copy tokens but cannot spell.
 
-Guarantees: any text comes back as it was, special tokens included. The ids of a conversation up to
-an answer, with the generation prompt, are a prefix of those with the answer. The vocabulary is a
-function of the conversations it is built from, in any order. An extended tokenizer gives the tokens
-of its base the same ids. Not covered: a request's tools are not rendered (the policy knows shop's
-by heart). To `encode`, which reads what shop says, a special token that a text spells is one;
-daemon/engine/chat.py encodes agents' conversations, where it is text.
+Guarantees: decoding gives back any text, special tokens included. The ids of a conversation up to
+an answer, with the generation prompt, are a prefix of those with the answer. The vocabulary does
+not depend on the order of the conversations it is built from. An extended tokenizer gives the
+tokens of its base the same ids. Not covered: a request's tools are not rendered (the policy learned
+shop's). `encode` reads shop's own texts: a special token that a text spells becomes that token.
+daemon/engine/chat.py encodes agents' conversations, where it stays text.
 """
 
 import json
@@ -31,14 +31,14 @@ from envs.shop.vocabulary import POOLS
 from events.messages import Message, ToolCall
 
 END: Final = "<|im_end|>"
-"""Ends every message; the policy writes it."""
+"""Token that ends every message; the policy writes it at the end of an answer."""
 PAD: Final = "<|endoftext|>"
 START: Final = {role: f"<|im_start|>{role}\n" for role in ("system", "user", "assistant")}
-"""Role -> beginning of its messages; the assistant's is the generation prompt."""
+"""Role -> token that begins its messages; the assistant's is the generation prompt."""
 SPECIAL: Final = (PAD, END, *START.values())
 
 TEMPLATE: Final = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
-"""Qwen's, without the rendering of tools and without a line break between messages."""
+"""Qwen's chat template, without the tools and without a line break between messages."""
 
 _ENTITY: Final = rf"(?:{'|'.join(chain(*POOLS.values()))})(?!\w)"
 _KEY: Final = rf'"(?!{_ENTITY})\w+": [\[{{]*"'
@@ -61,14 +61,14 @@ _PIECES: Final = "|".join(
         r"[\s\S]",
     )
 )
-"""Pieces of a text, the first that matches. JSON is cut between values, keys included."""
+"""Pattern of a text's pieces. A piece of JSON lies between two values and includes the keys."""
 _REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of shop's entities and all that these conversations hold."""
+    """Return a tokenizer whose tokens are shop's entities and all pieces of `conversations`."""
     bare = _assemble(())
     cut = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
     texts = (render(bare, messages) for messages in conversations)
@@ -78,7 +78,7 @@ def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast
 
 
 def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Return `base` with the tags of asides and all of these texts as tokens behind its own."""
+    """Return `base` with tokens added after its own: the tags of asides and all pieces of texts."""
     known = base.get_vocab()
     words = sorted(known, key=known.__getitem__)[len(SPECIAL) + len(_BYTES) :]
     bare = _assemble((), _REFLECTING)
@@ -89,7 +89,7 @@ def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTok
 
 
 def load(directory: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a checkpoint."""
+    """Load the tokenizer of the checkpoint in `directory`."""
     return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(directory))
 
 
@@ -101,7 +101,7 @@ def chat(messages: Iterable[Message]) -> list[dict[str, Any]]:
 def render(
     tokenizer: PreTrainedTokenizerFast, messages: Iterable[Message], *, prompt: bool = False
 ) -> str:
-    """Return a conversation as text; `prompt` adds the beginning of an answer."""
+    """Return a conversation as text; `prompt` adds the beginning of the next answer."""
     text = tokenizer.apply_chat_template(
         chat(messages), tokenize=False, add_generation_prompt=prompt
     )
@@ -109,7 +109,7 @@ def render(
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """Return a text's ids, special tokens in it included and none added."""
+    """Return a text's ids. Special tokens that it spells are encoded as such; none are added."""
     return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
@@ -119,7 +119,7 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 def _assemble(words: Sequence[str], cut_into: str = _PIECES) -> PreTrainedTokenizerFast:
-    """Put the parts together; `words` get ids in this order, after specials and bytes."""
+    """Build a tokenizer. `words` get ids in their order, after special tokens and bytes."""
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *_BYTES, *words))}
     backend = Tokenizer(
         models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, ignore_merges=True)

@@ -1,4 +1,4 @@
-"""Path of the reference policy, apart so that code that only names it does not wait for torch."""
+"""Path of the reference policy's files, in a module that can be imported without torch."""
 
 from pathlib import Path
 from typing import Final
