@@ -1,10 +1,9 @@
 """Write responses and chunks of a stream in OpenAI's format, with the fields of vLLM that we use.
 
-A `Step` is the change of one answer by one or more tokens; all steps joined are the answer. One
-format writes steps both as a stream and as a whole response, so that both say the same. With
-`return_token_ids`, a prompt's ids are on the response (chat; in a stream, on its first chunks) or
-on each choice (completions; in a stream, on its first chunk). Each choice has `token_ids`: every
-token of the answer once, also the last one.
+A `Step` is the part of an answer that some tokens added; all steps joined are the answer. A format
+writes steps as a stream or a whole response, with the same content. With `return_token_ids`, a
+prompt's ids are on the response (chat; in a stream, on its first chunks) or on each choice
+(completions; in a stream, on its first chunk). Each choice has the `token_ids` of all its tokens.
 """
 
 import json

@@ -1,9 +1,8 @@
 """Parse clients' requests: OpenAI's protocol, with the fields of vLLM that we use.
 
-Guarantee: no part of a request is silently ignored. If the engine does not support a field that
-would change the answer, the request is refused with the field's name, unless its value asks for
-nothing. Fields that never change an answer are dropped. Not covered: images, sound, constrained
-output, penalties, beams.
+Guarantee: a request is answered as it asks, or refused. An unsupported field that would change the
+answer is an error with its name, unless its value asks for nothing. Fields that change no answer
+are dropped. Not covered: images, sound, constrained output, penalties, beams.
 """
 
 from abc import abstractmethod
@@ -93,8 +92,7 @@ MAX_PATH: Final = 4096
 
 
 def _check_number(value: Any) -> Any:
-    """Return a number. Raise PydanticCustomError for booleans and quoted digits, which pydantic
-    would accept."""
+    """Raise PydanticCustomError for booleans and quoted digits, which pydantic takes as numbers."""
     if isinstance(value, bool | str):
         raise PydanticCustomError("number_type", "Input should be a number")
     return value
@@ -144,8 +142,7 @@ def internal_error(message: str) -> ApiError:
 
 
 class Wire(BaseModel):
-    """Base class of requests. It refuses infinite numbers, and unknown fields unless their value
-    asks for nothing."""
+    """Base class of requests: numbers are finite, and unknown fields may not ask for anything."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -327,8 +324,7 @@ class GenerationRequest(Wire):
         ]
 
     def tokens(self, prompt: int, room: int) -> int:
-        """Return the answer's largest number of tokens. Raise ApiError if the client's number is
-        larger than the whole context."""
+        """Return the answer's token limit. Raise ApiError if the client's exceeds the context."""
         asked, length = self.token_limit, prompt + room
         if asked is not None and asked > length:
             raise bad_request(

@@ -8,10 +8,9 @@ a small model can copy tokens but cannot spell.
 
 Guarantees: decoding gives back any text, special tokens included. The ids of a conversation up to
 an answer, with the generation prompt, are a prefix of those with the answer. The vocabulary does
-not depend on the order of the conversations it is built from. An extended tokenizer gives the
-tokens of its base the same ids. Not covered: a request's tools are not rendered (the policy learned
-shop's). `encode` reads shop's own texts: a special token that a text spells becomes that token.
-daemon/engine/chat.py encodes agents' conversations, where it stays text.
+not depend on the order of the conversations. An extended tokenizer keeps the ids of its base. Not
+covered: a request's tools are not rendered (the policy learned shop's). `encode` is for shop's own
+texts: a spelled special token becomes one. daemon/engine/chat.py keeps it as text for agents.
 """
 
 import json
