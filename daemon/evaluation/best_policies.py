@@ -68,7 +68,7 @@ def _find_best(
 ) -> BestPolicy | None:
     best: AdapterRow | None = None
     gaps: dict[str | None, Gap] = {None: Gap(0.0, 0.0)}
-    """Policy -> its success rate's difference to the best policy."""
+    """Policy -> its success rate minus that of the best policy."""
     for row in promotions:
         gap = None
         if rules is None or (row.gate and row.gate.rules.get(kind) == rules.get(kind)):

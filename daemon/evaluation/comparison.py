@@ -195,7 +195,7 @@ def compare(
 
 
 def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:
-    """Yield the ids of the tasks, with the target's tasks evenly among the others."""
+    """Yield the ids of all tasks; the target's tasks are spread evenly among the others."""
     first = FIRST_TASK + (seed % TASKS) * TASKS
     others = {name: 1.0 for name in environment.capabilities if name != target}
     kinds = [{target: 1.0}] * questions.tasks + [others] * (questions.others if others else 0)
@@ -291,7 +291,7 @@ def _describe_user_faults(comparison: Comparison) -> str | None:
 def _say(
     app: "App", comparison: Comparison, act: Act, rates: PassRates, report: GateReport, tasks: int
 ) -> None:
-    """Append measurement and decision once, in one batch, so that a retry plays nothing again."""
+    """Append measurement and decision in one batch, unless an earlier try has appended them."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
     decisions_by_step = _steps(comparison, rates, report, tasks)
     with app.reading() as connection:

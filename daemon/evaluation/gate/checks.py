@@ -19,7 +19,7 @@ _NORMAL: Final = NormalDist()
 def check_target(
     results: Sequence[TargetEvidence], leading: TargetEvidence, settings: GateSettings
 ) -> Check:
-    """Check whether a target improved; the check shows the numbers of the target `leading`."""
+    """Return the check that a target improved. It shows the numbers of the target `leading`."""
     verdicts = {result.report.verdict for result in results}
     report = leading.report
     verdict: Verdict = "FAIL"
@@ -38,7 +38,7 @@ def check_target(
 
 
 def check_overall(evaluation: Evaluation, settings: GateSettings) -> Check:
-    """Check non-inferiority over all traffic."""
+    """Return the check that the candidate is not inferior over all traffic."""
     return _above(
         "overall",
         [pair.difference for pair in list_traffic(evaluation.judged)],
@@ -67,7 +67,7 @@ def _above(
 def check_slices(
     evaluation: Evaluation, settings: GateSettings, lifted: Collection[str]
 ) -> list[Check]:
-    """Check every slice except improved targets and a single target, which must improve."""
+    """Return a check of each slice that is no target that improved, and not the only target."""
     targets = evaluation.targets
     shown = {target.only_kind for target in targets if target.name in lifted or len(targets) == 1}
     by_slice: dict[str, list[float]] = {}

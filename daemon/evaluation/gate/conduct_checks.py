@@ -100,7 +100,7 @@ def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks:
 def _tokens(
     name: str, before: TokenUse, after: TokenUse, limit: float, level: float, tasks: int
 ) -> Check:
-    """FAIL if the mean grew by more than the limit, and by a lower bound above 0 (delta method on
+    """FAIL if the mean grew by more than the limit, with a lower bound above 0 (delta method on
     the log ratio)."""
     means = [max(item.mean, 1.0) for item in (before, after)]
     errors = [
@@ -122,7 +122,7 @@ def _tokens(
 
 
 def _most_alike(before: int, share: float, level: float) -> int:
-    """Return the largest count that is not significantly higher than `before`."""
+    """Return the largest count that is not significantly higher than the incumbent's `before`."""
     low, high = 0, 1
     while conditional_binomial(high, before, share) > level:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""The gate's levels of error, and the bounds that keep them."""
+"""The error levels of the gate's tests, and the bounds and tests that keep them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import pi
@@ -18,7 +18,7 @@ _LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.
 whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical integration.
 Closer looks err less often together."""
 _INTERVAL: Final = 0.025
-"""Level on each side of a rate's interval."""
+"""Error level on each side of a rate's 95 % interval."""
 
 
 def spend_alpha(alpha: float, attempt: int) -> float:
@@ -28,7 +28,7 @@ def spend_alpha(alpha: float, attempt: int) -> float:
 
 
 def level_of(looks: int) -> float:
-    """Return each look's level, for an error of at most `LEVEL` over all of them."""
+    """Return the level of each of several looks, for an error of at most `LEVEL` over all looks."""
     return _LEVELS[looks - 1] if looks <= len(_LEVELS) else LEVEL / looks
 
 
@@ -39,7 +39,7 @@ def bound(values: Sequence[float], level: float = LEVEL) -> float:
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Return the rejected hypotheses (Holm 1979), with error `level` over all true ones."""
+    """Return the hypotheses that Holm's method (1979) rejects, with error `level` over all."""
     rejected: set[str] = set()
     for name, adjusted in holm_levels(p_values, level).items():
         if p_values[name] > adjusted:
@@ -49,13 +49,13 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
 
 
 def holm_levels(p_values: Mapping[str, float], level: float) -> dict[str, float]:
-    """Return name -> level of its p-value, smallest first; it needs all before it rejected."""
+    """Return name -> Holm's level, smallest p-value first; a rejection needs all before it."""
     ranked = sorted(p_values, key=lambda name: p_values[name])
     return {name: level / (len(ranked) - place) for place, name in enumerate(ranked)}
 
 
 def rate(count: int, whole: int) -> Rate | None:
-    """Return a share with its 95 % interval (Clopper and Pearson 1934); None of nothing."""
+    """Return a share with its 95 % interval (Clopper and Pearson 1934); None for a total of 0."""
     if not whole:
         return None
     count = min(count, whole)
@@ -68,7 +68,7 @@ def rate(count: int, whole: int) -> Rate | None:
 
 
 def _root(tail: Callable[[float], float]) -> float:
-    """Return where a tail that grows from 0 to 1 is `_INTERVAL`."""
+    """Return the argument at which an increasing probability from 0 to 1 equals `_INTERVAL`."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
