@@ -180,7 +180,10 @@ def test_state_that_outlives_an_episode_is_caught(checked: Any) -> None:
         "        return {**self.database['books'][title], 'place': len(self.looked_up)}",
     )
     found = checked(
-        ('types and docstrings."""\n', 'types and docstrings."""\n\n    looked_up: list[str] = []\n'),
+        (
+            'types and docstrings."""\n',
+            'types and docstrings."""\n\n    looked_up: list[str] = []\n',
+        ),
         ('        return self.database["books"][title]', counting),
     )
     assert not found.deterministic
