@@ -112,7 +112,7 @@ def show(
     rollout: Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.")],
     full: Annotated[bool, typer.Option("--full", help="Long texts in full.")] = False,
 ) -> None:
-    """Show one rollout: transcript, gold beside actual calls, evidence."""
+    """Show one rollout: transcript, gold beside actual calls, evidence of why it failed."""
     from daemon.sessions.transcript import find, read
 
     with cli.app() as app:

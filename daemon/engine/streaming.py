@@ -214,7 +214,7 @@ class Answer:
         return self._stops.found
 
     def take(self, token: int, finish: Literal["stop", "length"] | None) -> list[Delta]:
-        """Return a token's new pieces; only the last has a `finish`. A stop token gives no text."""
+        """Return a token's pieces; only the last token has a `finish`. A stop token has no text."""
         text = "" if finish == "stop" else self._detokenizer.push(token)
         if finish is not None:
             text += self._detokenizer.flush()

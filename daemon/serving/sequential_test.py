@@ -291,7 +291,7 @@ def longest_wait(waits: Iterable[Sequence[float]]) -> float:
 
 
 class ArmFaults(NamedTuple):
-    """Fault counts of the ended sessions of one arm and one share, with or without a verdict."""
+    """Counts of the agent's faults, such as loops, in ended sessions of one arm and one share."""
 
     arm: Arm
     share: float

@@ -163,10 +163,10 @@ class Job:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> None:
-        """Load base, adapter and tasks, and lock the directory; play no rollout yet. Raise
-        NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal, NothingPlayable,
-        UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate, NoTrackerLibrary,
-        TrackerRefusal, OSError, and what a reward's check raises."""
+        """Load base, adapter and tasks, and lock the directory; play no rollout yet. `keys`, by key
+        id, open sealed tasks. Raise NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal,
+        BadSeal, NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate,
+        NoTrackerLibrary, TrackerRefusal, OSError, and what a reward's check raises."""
         check_ranges(spec)
         check_pools(spec)
         if spec.teaches != "agent":

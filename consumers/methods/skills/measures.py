@@ -78,7 +78,7 @@ def is_chosen(labels: SkillLabels) -> bool:
 
 
 def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
-    """Return skill -> its figures, ordered from the largest contrast."""
+    """Return skill -> its figures; first the one that failures lack most beyond successes."""
     measured = {item.skill: _measure(item, data.refused) for item in data.skills}
     selected: set[str] = set()
     for item in data.skills:

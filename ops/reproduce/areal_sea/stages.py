@@ -44,7 +44,7 @@ _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the table's options."""
+    """Add the options for running this published table again."""
     add_common_options(parser, sorted(ENVIRONMENTS), TAU2)
     add = parser.add_argument
     add("--proposer-model", help="writes plans and tasks; default: rules and templates")

@@ -48,7 +48,7 @@ _ITEMS: Final = 1000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the table's options."""
+    """Add the options for running this published table again."""
     add_common_options(parser, sorted(ENVIRONMENTS), "retail")
     add = parser.add_argument
     add("--presets", metavar="NAME,...",

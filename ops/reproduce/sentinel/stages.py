@@ -28,7 +28,7 @@ _NAME: Final = "sentinel"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the table's options."""
+    """Add the options for running this published table again."""
     add_common_options(parser, sorted(ENVIRONMENTS), "retail")
     parser.set_defaults(table=TABLE)
 

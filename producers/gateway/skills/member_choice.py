@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RouterFailure(KintsugiError):
-    """An engine's answer lacks the labels' log-probabilities."""
+    """An engine refuses a router's request, or its answer lacks the labels' log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
