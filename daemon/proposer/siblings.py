@@ -37,7 +37,7 @@ class Request:
 
     @classmethod
     def of(cls, task: TaskDefinition, writes: Collection[str]) -> Self:
-        """Build the request of a task. `writes` are the environment's writing tools."""
+        """Build the customer's request in a task. `writes` are the environment's writing tools."""
         opening = task.script.opening if task.script else task.scenario.reason_for_call
         gold = task.criteria.gold_actions or ()
         return cls(

@@ -68,7 +68,7 @@ class Services:
     """Kafka, PostgreSQL and vLLM of one home; they run until the block ends."""
 
     def __init__(self, place: Place) -> None:
-        """Prepare the services of `place`. Raise PlaceConflict."""
+        """Prepare the services; start none. Raise PlaceConflict for a home without services."""
         self._place = place
         self._started = ExitStack()
         at = Addresses.of(place)

@@ -215,7 +215,7 @@ def _check_evidence(rollouts: Sequence[ContrastRollout], left_out: int) -> None:
 
 
 def _read_known(connection: "Connection", pair: Pair) -> dict[str, str]:
-    """Return name -> definition of the skills that a model named in the last comparison."""
+    """Return skill -> definition, as a model named them in an agent's last comparison on a base."""
     return {
         line.skill: line.description
         for line in read_skills(connection, pair.alias)
