@@ -19,7 +19,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, func, select
 from sqlalchemy.sql import ColumnElement
 
-from consumers.tables import PROJECTED, ProjectionTable
+from consumers.tables import PROJECTED, EventTable, ProjectionTable
 
 _ROWS_AT_ONCE = 1_000
 
@@ -187,7 +187,11 @@ def _difference(
 
 
 def comparison(model: type[ProjectionTable]) -> Select[Any]:
-    """Return a query of every column but the broker's offset, ordered by the primary key."""
+    """Return a query of every column but the broker's offset, ordered by the primary key.
+
+    The event of a row comes last, so a first difference names a fact of the row if one differs.
+    Snapshots keep digests of rows in this order.
+    """
     table = model.table()
     keys = list(table.primary_key.columns)
     others = [
@@ -195,6 +199,8 @@ def comparison(model: type[ProjectionTable]) -> Select[Any]:
         for column in table.columns
         if not column.primary_key and column.info.get("compared", True)
     ]
+    if issubclass(model, EventTable):
+        others.sort(key=lambda column: column.name in ("event_source", "sequence"))
     return select(*keys, *others).order_by(*keys)
 
 

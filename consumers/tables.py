@@ -8,8 +8,8 @@ table makes the fold independent of how partitions interleave:
     least    the row with the smallest `order_key` stays, whichever partition came first
     last     state of the `learning` stream, which has one order: the newest row replaces
 
-The hash leaves out `POINTER` columns, which differ between two logs with the same facts.
-Comparisons also leave out `OFFSET`, which differs between a spool and its broker.
+The hash leaves out columns of `_pointer`, which differ between two logs with the same facts.
+Comparisons also leave out those of `_offset`, which differ between a spool and its broker.
 """
 
 from enum import StrEnum
@@ -104,7 +104,7 @@ class ProjectionTable(SQLModel):
 
 
 class EventTable(ProjectionTable):
-    """Base class of tables whose rows follow from an event; a row names its last event."""
+    """Base class of tables whose rows name the event that they follow from."""
 
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()

@@ -233,7 +233,8 @@ def cancel_all(case: Case) -> Plan:
 
 
 def move_flight(case: Case, reservation: Record, place: int) -> Action:
-    """Return the call that moves flight `place` to another day by credit card, or None."""
+    """Return the call that moves flight `place` to another day by credit card. Raise UnfitCustomer
+    without offers."""
     cabin = reservation["cabin"]
     offers = case.replacements(reservation, place, cabin)
     if not offers:

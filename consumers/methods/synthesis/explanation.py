@@ -18,7 +18,7 @@ from events.serving import UserEvaluated
 
 
 def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
-    """Return a node for the plan by which a task was written, with its set and patterns below."""
+    """Return a node for a task's plan, with its set and patterns below; None without a plan."""
     sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
     line = sets.get(task.plans)
     if line is None:

@@ -149,6 +149,21 @@ def test_foldings_are_told_apart_by_their_snapshots(
     assert (begun["began_at"], begun["events"]) == (6, 0)
 
 
+def test_snapshots_that_differ_in_their_digest_alone_hide_no_difference(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        kintsugi("replay", "--into", tmp_path / f"{name}.db", "--every", "2")
+    for described in (tmp_path / "two.db.snapshots").glob("*.json"):
+        other = {"digest": "0" * 64}
+        described.write_text(json.dumps(json.loads(described.read_text()) | other))
+    names = tmp_path / "one.db", tmp_path / "two.db", "--first-divergence"
+    assert kintsugi("diff", *names).code == 0
+    with closing(sqlite3.connect(tmp_path / "two.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE rollouts SET messages = 99")
+    assert kintsugi("diff", *names).code == 1
+
+
 def test_where_two_logs_part_is_said(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
     kintsugi("log", "export", tmp_path / "kept")
     assert kintsugi("diff", imported, tmp_path / "kept").code == 0
