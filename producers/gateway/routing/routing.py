@@ -247,7 +247,7 @@ class RouteLease:
             )
 
     def response_model(self, upstream: Upstream) -> str | None:
-        """Return the model name for the answer: the requested one, else the base; None if unknown."""
+        """Return the model's name for the answer: the requested one, else the base's, else None."""
         return self._model or upstream.base
 
     def _check_answers_clients(self) -> None:
