@@ -1,4 +1,4 @@
-"""What digests of rows stand on."""
+"""Digests of rows depend on the order of their columns."""
 
 import hashlib
 
